@@ -1,0 +1,86 @@
+"""How many GPUs a pod needs, and how much of each: its containers' shares folded onto the pod's own GPUs.
+
+Containers that run at the same time add up; init containers run before the main ones, on the same GPUs, so the
+larger of the two counts (the formula Kubernetes uses for every resource, applied per GPU). Fractional shares
+fold onto a GPU of the pod while they fit; a whole GPU is nobody else's while its container runs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from milligpu.model.gpu import Gpu
+from milligpu.model.qos import Policy
+from milligpu.model.request import ContainerRequest, Kind, Slice
+from milligpu.model.units import Mib, Milli
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a pod takes of one GPU at its peak."""
+
+    milli: Milli
+    mib: Mib
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The pod's GPUs, numbered from 0, and which of them each container uses."""
+
+    demands: tuple[Demand, ...]
+    slices: Mapping[str, tuple[tuple[int, Slice], ...]]
+    """Container name to its (GPU number, share) pairs."""
+
+
+class _Stage:
+    """The running sums on the pod's GPUs while containers are added to them."""
+
+    def __init__(self, gpu: Gpu, running: Iterable[Demand] = ()) -> None:
+        self.gpu = gpu
+        self.gpus = list(running)
+
+    def add(self, count: int, part: Slice) -> tuple[tuple[int, Slice], ...]:
+        placed: list[tuple[int, Slice]] = []
+        for number in range(len(self.gpus) + count):
+            if len(placed) == count:
+                break
+            if number == len(self.gpus):
+                self.gpus.append(Demand(Milli(0), Mib(0)))
+            if self._takes(self.gpus[number], part):
+                now = self.gpus[number]
+                self.gpus[number] = Demand(
+                    Milli(now.milli + part.milli), Mib(now.mib + part.mib), now.whole or part.whole
+                )
+                placed.append((number, part))
+        return tuple(placed)
+
+    def _takes(self, now: Demand, part: Slice) -> bool:
+        empty = now.milli == 0 and now.mib == 0
+        if now.whole or part.whole:
+            return empty
+        # What exceeds even an empty card goes onto one by itself: placement then says that it is too large.
+        return empty or (now.milli + part.milli <= self.gpu.milli and now.mib + part.mib <= self.gpu.mib)
+
+
+def footprint(containers: Iterable[ContainerRequest], gpu: Gpu, policy: Policy | None = None) -> Footprint:
+    """Fold a pod's containers onto GPUs like this one."""
+    order = sorted(containers, key=lambda container: container.kind is Kind.MAIN)
+    running = _Stage(gpu)
+    peak: list[Demand] = []
+    slices: dict[str, tuple[tuple[int, Slice], ...]] = {}
+    for container in order:
+        if container.share is None:
+            continue
+        part = container.share.on(gpu, policy)
+        # An init container leaves before the next one starts: it is added to a copy.
+        stage = _Stage(gpu, running.gpus) if container.kind is Kind.INIT else running
+        slices[container.name] = stage.add(container.share.count, part)
+        peak = _larger(peak, stage.gpus)
+    return Footprint(tuple(peak), slices)
+
+
+def _larger(a: list[Demand], b: list[Demand]) -> list[Demand]:
+    longest = max(len(a), len(b))
+    none = Demand(Milli(0), Mib(0))
+    pairs = zip(a + [none] * (longest - len(a)), b + [none] * (longest - len(b)), strict=True)
+    return [Demand(max(x.milli, y.milli), max(x.mib, y.mib), x.whole or y.whole) for x, y in pairs]
