@@ -1,0 +1,62 @@
+#include "milligpu/pages.h"
+
+#include <sched.h>
+#include <string.h>
+
+/* A writer holds the page for well under a microsecond; a reader that loses this often faces a dead writer. */
+#define READ_TRIES 100000
+
+static int valid(const struct mg_limits_page *page) {
+    if (page->magic != MG_LIMITS_MAGIC || page->version != MG_PAGES_VERSION) return 0;
+    if (page->gpu_count > MG_PAGE_GPUS) return 0;
+    for (uint32_t i = 0; i < page->gpu_count; i++) {
+        const struct mg_gpu_limits *gpu = &page->gpus[i];
+        if (gpu->uuid[0] == '\0' || memchr(gpu->uuid, '\0', MG_UUID_SIZE) == NULL) return 0;
+        if (gpu->milli > gpu->limit || gpu->limit == 0 || gpu->limit > 1000) return 0;
+        if (gpu->memory_cap == 0) return 0;
+        if (gpu->policy < MG_POLICY_FIXED || gpu->policy > MG_POLICY_BEST_EFFORT) return 0;
+        if ((uint64_t)gpu->slot_start_us + gpu->slot_length_us > MG_FRAME_US) return 0;
+    }
+    return 1;
+}
+
+/* Word by word and volatile: the compiler must neither merge nor repeat reads of memory that changes under us. */
+static void copy_words(volatile uint64_t *to, const volatile uint64_t *from, size_t bytes) {
+    for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] = from[i];
+}
+
+int mg_limits_read(const struct mg_limits_page *page, struct mg_limits_page *copy) {
+    for (int attempt = 0; attempt < READ_TRIES; attempt++) {
+        uint32_t before = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
+        if (before % 2 == 0) {
+            copy_words((volatile uint64_t *)copy, (const volatile uint64_t *)page, sizeof *page);
+            __atomic_thread_fence(__ATOMIC_ACQUIRE);
+            if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before) return valid(copy) ? 0 : -1;
+        }
+        if (attempt % 1000 == 999) sched_yield();
+    }
+    return -2;
+}
+
+int mg_limits_write(struct mg_limits_page *page, const struct mg_limits_page *next) {
+    if (!valid(next)) return -1;
+    uint32_t sequence = __atomic_load_n(&page->sequence, __ATOMIC_RELAXED) & ~1u;
+    __atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    page->magic = next->magic;
+    page->version = next->version;
+    page->gpu_count = next->gpu_count;
+    page->generation = next->generation;
+    page->priority = next->priority;
+    for (uint32_t i = 0; i < MG_PAGE_GPUS; i++) {
+        struct mg_gpu_limits *to = &page->gpus[i];
+        const struct mg_gpu_limits *from = &next->gpus[i];
+        copy_words((volatile uint64_t *)to, (const volatile uint64_t *)from,
+                   offsetof(struct mg_gpu_limits, lease_until_ns));
+        to->slot_start_us = from->slot_start_us;
+        to->slot_length_us = from->slot_length_us;
+        to->policy = from->policy;
+    }
+    __atomic_store_n(&page->sequence, sequence + 2, __ATOMIC_RELEASE);
+    return 0;
+}

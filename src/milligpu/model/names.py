@@ -1,0 +1,46 @@
+"""Every annotation, label and resource name that is ours or that we count, in one place."""
+
+PREFIX = "milligpu.dev/"
+
+GRANT = PREFIX + "grant"
+"""On pods; written with the binding, by the scheduler only."""
+INVENTORY = PREFIX + "inventory"
+"""On nodes; written by that node's agent only."""
+
+# What users write on pods, beside the resources.
+CLASS = PREFIX + "class"
+REQUIRE = PREFIX + "require"
+POLICY = PREFIX + "policy"
+LIMIT = PREFIX + "limit"
+PRIORITY = PREFIX + "priority"
+STRATEGY = PREFIX + "strategy"
+AFFINITY = PREFIX + "affinity"
+ANTI_AFFINITY = PREFIX + "anti-affinity"
+EXCLUSION = PREFIX + "exclusion"
+GROUP = PREFIX + "group"
+GROUP_SIZE = PREFIX + "group-size"
+RESIZE = PREFIX + "resize"
+
+USER_ANNOTATIONS = frozenset(
+    {
+        CLASS,
+        REQUIRE,
+        POLICY,
+        LIMIT,
+        PRIORITY,
+        STRATEGY,
+        AFFINITY,
+        ANTI_AFFINITY,
+        EXCLUSION,
+        GROUP,
+        GROUP_SIZE,
+        RESIZE,
+    }
+)
+
+VGPU = "nvidia.com/vgpu"
+"""Milli-GPU; counted by the kubelet."""
+VGPU_MEMORY = "nvidia.com/vgpu-memory"
+"""MiB per GPU; decided by the scheduler service."""
+WHOLE_GPU = "nvidia.com/gpu"
+"""Whole GPUs; counted by the kubelet."""
