@@ -1,0 +1,30 @@
+"""The list of commands: where each one is, what it does, and an example of it.
+
+It stands apart from the commands so that `milligpu --help` imports none of them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command as help shows it."""
+
+    module: str
+    """It has a click command named `command`."""
+    summary: str
+    example: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "completion": Entry(
+        "milligpu.cli.completion",
+        "Print the script that makes your shell complete our commands.",
+        "milligpu completion bash > ~/.local/share/bash-completion/completions/milligpu",
+    ),
+    "place": Entry(
+        "milligpu.cli.place",
+        "Show which GPUs pods would get on a cluster, or why they would wait.",
+        "milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml",
+    ),
+}

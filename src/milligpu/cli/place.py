@@ -1,0 +1,132 @@
+"""`milligpu place`: where pods would go on a cluster, decided by the code that decides it there."""
+
+from typing import Any
+
+import click
+
+from milligpu.cli.files import manifests
+from milligpu.cli.output import Format, format_option, show_data, show_table
+from milligpu.dialects import native
+from milligpu.dialects import pod as pods
+from milligpu.model import names
+from milligpu.model.errors import BadFormat, BadRequest
+from milligpu.model.gpu import Node
+from milligpu.model.grant import GpuShare, Grant, NoFit
+from milligpu.model.request import PodRequest
+from milligpu.model.units import show_mib, show_milli
+from milligpu.placement.decide import Books
+from milligpu.wire.inventory import decode_inventory
+
+# As wide as a short word; each block is an eighth of a GPU.
+_BAR_WIDTH = 8
+
+
+@click.command()
+@click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help="Pods; - is stdin.")
+@click.option(
+    "--nodes", required=True, metavar="FILE", help="Nodes with their inventory, as `kubectl get nodes -o yaml` has."
+)
+@format_option(Format.TABLE, Format.JSON, Format.YAML)
+def command(files: tuple[str, ...], nodes: str, output: Format) -> None:
+    """Show which GPUs pods would get on a cluster, or why they would wait.
+
+    Pods are placed in the order they are written, each beside those before it. Nothing is changed anywhere.
+    """
+    books = Books(_node(where, found) for where, found in manifests(nodes))
+    requests = [_pod(where, found) for name in files for where, found in manifests(name)]
+    answers: list[tuple[PodRequest, Grant | NoFit]] = []
+    for request in requests:
+        answer = books.place(request)
+        if isinstance(answer, Grant):
+            books.hold(request, answer)
+        answers.append((request, answer))
+    if output is Format.TABLE:
+        _tables(books, answers)
+    else:
+        show_data([_data(request, answer) for request, answer in answers], output)
+
+
+def _node(where: str, found: dict[str, Any]) -> Node:
+    if found["kind"] != "Node":
+        raise BadFormat(where, f"kind={found['kind']}: want Node")
+    metadata = pods.section(found, "metadata")
+    text = pods.annotations(found).get(names.INVENTORY)
+    try:
+        gpus = decode_inventory(text) if text is not None else ()
+    except BadFormat as error:
+        raise BadFormat(f"{where}: {error.document}", error.problem, hint=error.hint) from None
+    return Node(str(metadata.get("name")), gpus)
+
+
+def _pod(where: str, found: dict[str, Any]) -> PodRequest:
+    if found["kind"] != "Pod":
+        raise BadFormat(where, f"kind={found['kind']}: want Pod")
+    try:
+        request = native.read(found)
+    except BadRequest as error:
+        raise error.inside(where) from None
+    if not request.wants_gpu:
+        raise BadFormat(where, f"pod {request.pod} asks for no GPU", hint=f"add limits: {{{names.VGPU}: 500}}")
+    return request
+
+
+def _tables(books: Books, answers: list[tuple[PodRequest, Grant | NoFit]]) -> None:
+    rows: list[list[str]] = []
+    waiting: list[tuple[str, str]] = []
+    for request, answer in answers:
+        if isinstance(answer, NoFit):
+            waiting.append((request.pod.name, answer.summary()))
+            continue
+        for container, shares in answer.containers.items():
+            rows += [[request.pod.name, container, answer.node, share.gpu, *_amounts(share)] for share in shares]
+    if rows:
+        show_table(["POD", "CONTAINER", "NODE", "GPU", "SHARE", "MEMORY"], rows, right=["SHARE", "MEMORY"])
+        click.echo()
+    show_table(
+        ["NODE", "GPU", "MODEL", "USED", "", "FREE", "FREE MEMORY"], _cards(books), right=["FREE", "FREE MEMORY"]
+    )
+    if waiting:
+        click.echo()
+        show_table(["WAITING", "WHY"], waiting)
+
+
+def _amounts(share: GpuShare) -> tuple[str, str]:
+    return ("whole", "all") if share.whole else (show_milli(share.milli), show_mib(share.mib))
+
+
+def _cards(books: Books) -> list[list[str]]:
+    return [
+        [
+            node,
+            card.gpu.uuid,
+            card.gpu.model,
+            _bar(card.gpu.milli - card.milli_free, card.gpu.milli),
+            f"{100 * (card.gpu.milli - card.milli_free) // card.gpu.milli}%",
+            show_milli(card.milli_free),
+            show_mib(card.mib_free),
+        ]
+        for node, cards in books.nodes.items()
+        for card in cards
+    ]
+
+
+def _bar(part: int, whole: int) -> str:
+    eighths = 8 * _BAR_WIDTH * part // whole
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(_BAR_WIDTH, "·")
+
+
+def _data(request: PodRequest, answer: Grant | NoFit) -> dict[str, Any]:
+    pod = {"namespace": request.pod.namespace, "pod": request.pod.name}
+    if isinstance(answer, NoFit):
+        return {**pod, "placed": False, "reason": answer.summary(), "hopeless": answer.hopeless}
+    shares = {
+        container: [
+            {"gpu": share.gpu, "whole": True}
+            if share.whole
+            else {"gpu": share.gpu, "milli": share.milli, "limit": share.limit, "mib": share.mib}
+            for share in parts
+        ]
+        for container, parts in answer.containers.items()
+    }
+    return {**pod, "placed": True, "node": answer.node, "containers": shares}

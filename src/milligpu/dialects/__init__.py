@@ -1,0 +1,4 @@
+"""One module for each way in which manifests ask for GPUs; each reads a Pod into a `PodRequest` or refuses it.
+
+A Pod is the plain dictionary that its JSON or YAML is. Nothing is read as "asked for nothing" unless it is.
+"""
