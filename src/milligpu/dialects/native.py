@@ -11,7 +11,7 @@ from milligpu.model.labels import Gang, Locality, parse_gang, parse_label
 from milligpu.model.qos import parse_policy, parse_priority, parse_strategy
 from milligpu.model.request import ContainerRequest, PodRequest, ShareRequest
 from milligpu.model.requirements import ANY, parse_requirements
-from milligpu.model.units import Milli, parse_mib, parse_milli, parse_quantity, parse_whole
+from milligpu.model.units import Milli, parse_mib, parse_milli, parse_whole
 
 _BYTES_PER_MIB = 1024 * 1024
 
@@ -55,7 +55,7 @@ def _share(name: str, wants: Mapping[str, object], limit: Milli | None) -> Share
         if memory is not None:
             raise BadRequest(f"{field}[{names.VGPU_MEMORY}]", memory, f"{names.VGPU} beside it")
         return None
-    if parse_quantity(f"{field}[{names.VGPU}]", shared) == 0 and memory is None:
+    if str(shared) == "0" and memory is None:
         return None  # Kubernetes, too, reads a count of 0 as none
     count, milli = parse_milli(f"{field}[{names.VGPU}]", shared)
     mib = None if memory is None else parse_mib(f"{field}[{names.VGPU_MEMORY}]", memory)

@@ -21,10 +21,10 @@ class _Gpu(Part, frozen=True):
     uuid: str
     model: str
     mib: int
+    cc: str
     milli: int = WHOLE
     reserved: int = 0
     numa: int = 0
-    cc: str = "7.0"
     ecc: bool = False
     links: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     policy: Policy = Policy.FIXED

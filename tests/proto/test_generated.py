@@ -1,0 +1,21 @@
+"""The generated code is what `proto/generate.py` makes of the `.proto` files today."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ROOT / "src" / "milligpu" / "kubelet" / "_generated"
+
+
+def test_the_generated_code_is_current(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "proto" / "generate.py", tmp_path], check=True)
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    kept = {path.name: path.read_text() for path in GENERATED.iterdir() if path.is_file()}
+    assert kept == made, "run: uv run python proto/generate.py"
+
+
+def test_every_protocol_has_its_code() -> None:
+    assert {path.stem for path in (ROOT / "proto").glob("*.proto")} == {
+        path.name.removesuffix("_pb2.py") for path in GENERATED.glob("*_pb2.py")
+    }
