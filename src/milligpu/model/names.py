@@ -19,7 +19,6 @@ ANTI_AFFINITY = PREFIX + "anti-affinity"
 EXCLUSION = PREFIX + "exclusion"
 GROUP = PREFIX + "group"
 GROUP_SIZE = PREFIX + "group-size"
-RESIZE = PREFIX + "resize"
 
 USER_ANNOTATIONS = frozenset(
     {
@@ -34,7 +33,6 @@ USER_ANNOTATIONS = frozenset(
         EXCLUSION,
         GROUP,
         GROUP_SIZE,
-        RESIZE,
     }
 )
 
