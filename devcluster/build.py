@@ -69,7 +69,9 @@ def _linker_flags(module: Module) -> str:
 def _build(module: Module, flags: str, draft: Path, report: Report) -> None:
     go = shutil.which("go")
     if go is None:
-        raise DevclusterError("go is not installed, and the cluster's programs are not built yet", "install Go 1.26")
+        raise DevclusterError(
+            "go is not installed, and the cluster's programs are not built yet", "install Go 1.26"
+        )
     report(f"building {', '.join(module.programs)}: once, about {module.minutes} minutes on two cores")
     started = time.monotonic()
     command = [go, "build", "-v", "-trimpath", f"-ldflags={flags}", f"-o={draft}/", module.target]

@@ -51,7 +51,10 @@ class Authority:
 
     def server(self, name: str, hosts: Sequence[str], *, file: str, also_client: bool = False) -> KeyPair:
         """A certificate for a server that is reached under `hosts`, addresses or names."""
-        usages = (ExtendedKeyUsageOID.SERVER_AUTH, *((ExtendedKeyUsageOID.CLIENT_AUTH,) if also_client else ()))
+        usages = (
+            ExtendedKeyUsageOID.SERVER_AUTH,
+            *((ExtendedKeyUsageOID.CLIENT_AUTH,) if also_client else ()),
+        )
         return self._issue(file, _name(name), hosts, *usages)
 
     def _issue(
@@ -136,7 +139,9 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _write(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+def _write(
+    folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+) -> KeyPair:
     file = folder / f"{name}.crt"
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return KeyPair(file, _write_key(folder / f"{name}.key", key))

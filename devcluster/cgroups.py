@@ -113,7 +113,11 @@ class ClusterCgroup:
     def remove(self) -> None:
         """Remove the empty tree from every hierarchy."""
         until(
-            f"the cgroups of {self.name} to go", self._try_remove, KILL_DEADLINE_S, every_s=0.02, retry=(OSError,)
+            f"the cgroups of {self.name} to go",
+            self._try_remove,
+            KILL_DEADLINE_S,
+            every_s=0.02,
+            retry=(OSError,),
         )
 
     def _try_remove(self) -> bool:

@@ -53,7 +53,13 @@ IMAGES = (PAUSE, BASE)
 
 # Needed to install or to configure packages, which nobody does inside this image.
 _NOT_AT_RUN_TIME = frozenset({"debconf", "dpkg", "perl-base", "tar", "media-types", "mailcap", "debianutils"})
-_NOT_IN_IMAGE = ("usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/lintian/")
+_NOT_IN_IMAGE = (
+    "usr/share/doc/",
+    "usr/share/man/",
+    "usr/share/locale/",
+    "usr/share/info/",
+    "usr/share/lintian/",
+)
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
@@ -96,7 +102,13 @@ def _download(image: Image, folder: Path, report: Report) -> list[Path]:
         "Debug::NoLocking=true",
     ]
     flags = [word for option in options for word in ("-o", option)]
-    _run(["apt-get", *flags, "--yes", "--download-only", "install", *image.packages])
+    install = ["apt-get", *flags, "--yes", "--download-only", "install", *image.packages]
+    try:
+        _run(install)
+    except DevclusterError:
+        report("apt could not fetch a package, its list may be old: running apt-get update")
+        _run(["apt-get", "update"])
+        _run(install)
     found = {file.name.partition("_")[0]: file for file in sorted((folder / "archives").glob("*.deb"))}
     wanted = set(image.packages) if image.alone else set(found) - _NOT_AT_RUN_TIME
     return [file for name, file in sorted(found.items()) if name in wanted]
@@ -205,7 +217,9 @@ def _run(command: list[str]) -> bytes:
     try:
         return subprocess.run(command, check=True, capture_output=True).stdout
     except FileNotFoundError:
-        raise DevclusterError(f"{command[0]} is not installed", "images are made on Debian or Ubuntu") from None
+        raise DevclusterError(
+            f"{command[0]} is not installed", "images are made on Debian or Ubuntu"
+        ) from None
     except subprocess.CalledProcessError as error:
         words = error.stderr.decode(errors="replace").strip()
         raise DevclusterError(f"{' '.join(command)} failed:\n{words}") from None

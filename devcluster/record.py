@@ -129,7 +129,9 @@ class Clusters:
             self._sweep()
             alive = self._records()
             if any(record.name == name for record in alive):
-                raise DevclusterError(f"cluster {name!r} is up already", f"python -m devcluster down --name {name}")
+                raise DevclusterError(
+                    f"cluster {name!r} is up already", f"python -m devcluster down --name {name}"
+                )
             free = sorted(set(range(network.CLUSTERS_MAX)) - {record.number for record in alive})
             if not free:
                 raise DevclusterError(f"{len(alive)} clusters are up already", "python -m devcluster clean")
@@ -168,7 +170,9 @@ class Clusters:
         status = self.folder.stat()
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             # Somebody else could swap the files that root is about to trust.
-            raise DevclusterError(f"{self.folder} must belong to you alone (mode 0700)", f"rm -r {self.folder}")
+            raise DevclusterError(
+                f"{self.folder} must belong to you alone (mode 0700)", f"rm -r {self.folder}"
+            )
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
