@@ -162,7 +162,7 @@ class Cluster:
         return Client(config=KubeConfig.from_file(str(kubeconfig)), trust_env=False)
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str = "") -> str:
-        """Run kubectl as the administrator and return what it prints; a failure is an error with its words."""
+        """Run kubectl as the administrator and return its output; a failure is an error."""
         environment = {
             "PATH": os.environ.get("PATH", ""),
             "HOME": str(self.folder),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from devcluster.pki import Pki
 from devcluster.process import Process
@@ -78,14 +78,14 @@ class ControlPlane:
                 ready,
                 READY_DEADLINE_S,
                 every_s=0.03,
-                retry=(httpx.TransportError,),
+                retry=(httpx2.TransportError,),
                 last_state=lambda: self.apiserver.tail(20),
             )
 
-    def _anonymous(self) -> httpx.Client:
+    def _anonymous(self) -> httpx2.Client:
         """/readyz, like /version, is open to everybody; nothing else is."""
         context = ssl.create_default_context(cafile=str(self.pki.cluster.certificate))
-        return httpx.Client(base_url=self.server, verify=context, trust_env=False, timeout=5)
+        return httpx2.Client(base_url=self.server, verify=context, trust_env=False, timeout=5)
 
     def start_scheduler(
         self, config: Mapping[str, Any] | None = None, name: str = DEFAULT_SCHEDULER

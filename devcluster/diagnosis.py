@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 
-import httpx
-from lightkube import ApiError, Client
-from lightkube.core.client import ALL_NS
+import httpx2
+from lightkube import ALL_NS, ApiError, Client
 from lightkube.models.core_v1 import ContainerState, ContainerStatus
 from lightkube.resources.core_v1 import Event, Node, Pod
 
@@ -23,7 +22,7 @@ def last_state(client: Client, components: Iterable[Process], namespace: str | N
         parts.append("pods:\n" + "\n".join(_pod(pod) for pod in client.list(Pod, namespace=where)))
         events = sorted(client.list(Event, namespace=where), key=lambda event: str(event.lastTimestamp))
         parts.append("events:\n" + "\n".join(_event(event) for event in events[-EVENTS_MAX:]))
-    except (ApiError, httpx.HTTPError) as error:
+    except (ApiError, httpx2.HTTPError) as error:
         parts.append(f"the API server does not answer: {error}")
     for component in components:
         state = "running" if component.is_running else "NOT RUNNING"

@@ -8,6 +8,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
 from devcluster.images import BASE
 from devcluster.wait import until
 
@@ -55,9 +56,8 @@ def wait_for_phase(
         if phase(found) in phases:
             return found
         if phase(found) in ("Succeeded", "Failed"):
-            raise AssertionError(
-                f"pod {name} ended as {phase(found)}, not {' or '.join(phases)}\n{cluster.last_state(namespace)}"
-            )
+            ended = f"pod {name} ended as {phase(found)}, not {' or '.join(phases)}"
+            raise DevclusterError(f"{ended}\n{cluster.last_state(namespace)}")
         return None
 
     return until(
