@@ -77,6 +77,10 @@ def up(options: argparse.Namespace) -> None:
         )
         record = clusters.find(options.name)
         assert record is not None
+    elif record.owner is not None:
+        raise DevclusterError(
+            f"cluster {options.name} belongs to process {record.owner.pid}", "choose another --name"
+        )
     else:
         to_stderr(f"cluster {options.name} is up already; paste the next line:")
     print(

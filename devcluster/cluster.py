@@ -28,7 +28,7 @@ from devcluster import build, diagnosis, images, kwok, tools
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
 from devcluster.node import Node
-from devcluster.pki import KUBELET_CLIENT
+from devcluster.pki import KUBELET_CLIENT, KWOK_USER
 from devcluster.process import Process
 from devcluster.record import Clusters, Record
 from devcluster.report import Report, to_nobody
@@ -88,12 +88,12 @@ class Cluster:
         """Start a cluster and return when its API and its nodes are ready.
 
         `scheduler_config` is a KubeSchedulerConfiguration without clientConnection. `feature_gates` go to
-        every component. `detached`: the cluster outlives this process, `remove` ends it.
+        every component. `detached`: once it is up, the cluster outlives this process.
         """
         tools.check(real_nodes=real_nodes > 0)
         prepare(report, real_nodes=real_nodes > 0)
         clusters = Clusters.of_this_machine()
-        record = clusters.claim(name, detached=detached)
+        record = clusters.claim(name)
         try:
             cluster = cls(
                 record,
@@ -103,6 +103,8 @@ class Cluster:
                 report=report,
             )
             cluster._start(real_nodes, scheduler_config)
+            if detached:
+                record.detach()
         except BaseException:
             clusters.remove(record)
             raise
@@ -243,7 +245,7 @@ class Cluster:
         answer carries the tolerations and a selector for exactly these nodes.
         """
         if self.kwok is None:
-            self._allow(kwok.KWOK_USER, kwok.KWOK_USER, rules=kwok.RULES)
+            self._allow(KWOK_USER, KWOK_USER, rules=kwok.RULES)
             self.kwok = kwok.controller(
                 self._record, self.control_plane.pki, build.binaries(build.KWOK, self._report)
             )
@@ -253,6 +255,7 @@ class Cluster:
         names = tuple(f"{prefix}-{ordinal}" for ordinal in range(count))
         kwok.create_nodes(
             self.client,
+            self.kwok,
             names,
             resources=resources or {},
             labels={**selector, **(labels or {})},
@@ -306,10 +309,12 @@ class Cluster:
 
 
 def _api_forwarder(record: Record) -> Process:
-    listen, target = f"{record.plan.api_service}:443", f"127.0.0.1:{record.port('apiserver')}"
+    """Listens at the service's port and at the port of the endpoint that the API server publishes."""
+    address, port = record.plan.api_service, record.port("apiserver")
+    arguments = [f"127.0.0.1:{port}", f"{address}:443", f"{address}:{port}"]
     return Process(
         "api-forwarder",
-        [sys.executable, str(Path(__file__).with_name("forward.py")), listen, target],
+        [sys.executable, str(Path(__file__).with_name("forward.py")), *arguments],
         cgroup=record.cgroup,
         log=record.folder / "logs" / "api-forwarder.log",
     )

@@ -21,9 +21,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-async def forward(listen: str, target: str) -> None:
-    """Serve `listen` (host:port) for ever; each connection gets one of its own to `target`."""
-    listen_host, _, listen_port = listen.rpartition(":")
+async def forward(target: str, *listen: str) -> None:
+    """Serve every `listen` (host:port) for ever; each connection gets one of its own to `target`."""
     target_host, _, target_port = target.rpartition(":")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,9 +33,12 @@ async def forward(listen: str, target: str) -> None:
             return
         await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
 
-    server = await asyncio.start_server(serve, listen_host, int(listen_port))
-    await server.serve_forever()
+    servers: list[asyncio.Server] = []
+    for address in listen:
+        host, _, port = address.rpartition(":")
+        servers.append(await asyncio.start_server(serve, host, int(port)))
+    await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
 if __name__ == "__main__":
-    asyncio.run(forward(sys.argv[1], sys.argv[2]))
+    asyncio.run(forward(*sys.argv[1:]))

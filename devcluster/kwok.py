@@ -15,11 +15,12 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule
 from lightkube.resources.core_v1 import Node
 
-from devcluster.pki import KWOK_USER, Pki
+from devcluster.pki import Pki
 from devcluster.process import Process
 from devcluster.record import Record
 from devcluster.wait import until
 
+STAGES = Path(__file__).with_name("kwok-stages.yaml")
 MANAGED = "kwok.x-k8s.io/node"
 TAINT = Taint(key=MANAGED, value="fake", effect="NoSchedule")
 TOLERATION = Toleration(key=MANAGED, operator="Exists", effect="NoSchedule")
@@ -58,6 +59,7 @@ def controller(record: Record, pki: Pki, binaries: Path) -> Process:
     plan = record.plan
     flags = {
         "kubeconfig": str(pki.kwok),
+        "config": str(STAGES),
         "manage-all-nodes": "false",
         "manage-nodes-with-annotation-selector": f"{MANAGED}=fake",
         "node-lease-duration-seconds": "40",
@@ -75,6 +77,7 @@ def controller(record: Record, pki: Pki, binaries: Path) -> Process:
 
 def create_nodes(
     client: Client,
+    controller: Process,
     names: tuple[str, ...],
     *,
     resources: Mapping[str, str],
@@ -102,12 +105,17 @@ def create_nodes(
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         list(pool.map(create, names))
     wanted = set(names)
+
+    def all_ready() -> bool:
+        controller.must_run()
+        return wanted <= _ready(client)
+
     until(
         f"{len(names)} KWOK nodes to be Ready",
-        lambda: wanted <= {name for name, ready in readiness(client).items() if ready},
+        all_ready,
         READY_DEADLINE_S,
         every_s=0.1,
-        last_state=lambda: f"not Ready: {sorted(wanted - _ready(client))[:10]}",
+        last_state=lambda: f"not Ready: {sorted(wanted - _ready(client))[:10]}\n{controller.tail(10)}",
     )
 
 
@@ -128,15 +136,3 @@ def readiness(client: Client) -> dict[str, bool]:
 
 def _ready(client: Client) -> set[str]:
     return {name for name, ready in readiness(client).items() if ready}
-
-
-__all__ = [
-    "KWOK_USER",
-    "RULES",
-    "TAINT",
-    "TOLERATION",
-    "KwokNodes",
-    "controller",
-    "create_nodes",
-    "readiness",
-]

@@ -219,7 +219,6 @@ address = "/run/containerd/containerd.sock"
 sandbox = "local.dev/pause:1"
 
 [plugins.'io.containerd.cri.v1.runtime']
-enable_cdi = true
 cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 # Lowering a score needs CAP_SYS_RESOURCE, which root has not on every machine.
 restrict_oom_score_adj = true

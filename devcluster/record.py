@@ -85,6 +85,11 @@ class Record:
             return True
         return self.owner is not None and not self.owner.is_alive()
 
+    def detach(self) -> None:
+        """From now on the cluster belongs to a person: it stays until somebody takes it down."""
+        self.owner = None
+        self.save()
+
     def port(self, purpose: str) -> int:
         """The port for this purpose: the same one whenever the component is started again."""
         if purpose not in self.ports:
@@ -119,7 +124,7 @@ class Clusters:
     def of_this_machine(cls) -> "Clusters":
         return cls(Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER))
 
-    def claim(self, name: str, *, detached: bool) -> Record:
+    def claim(self, name: str) -> Record:
         """Sweep what the dead left behind, then take a name and a number nobody else has."""
         if not NAME_PATTERN.fullmatch(name):
             raise DevclusterError(
@@ -137,8 +142,7 @@ class Clusters:
                 raise DevclusterError(f"{len(alive)} clusters are up already", "python -m devcluster clean")
             folder = self.folder / name
             folder.mkdir(mode=0o700)
-            owner = None if detached else Owner.current()
-            record = Record(folder, name, free[0], _boot_id(), owner)
+            record = Record(folder, name, free[0], _boot_id(), Owner.current())
             record.save()
             self._remember_forwarding()
             return record
