@@ -1,0 +1,136 @@
+"""`python -m devcluster`: a cluster for a person.
+
+It goes on after the command has ended; `down` removes it. Progress is on stderr, what is to be pasted on
+stdout: `eval "$(python -m devcluster up)"` works, too.
+"""
+
+import argparse
+import shutil
+import sys
+import time
+
+from devcluster import cache
+from devcluster.build import KUBE, binaries
+from devcluster.cluster import Cluster, prepare
+from devcluster.errors import DevclusterError
+from devcluster.record import Clusters, Record
+from devcluster.report import to_stderr
+
+GPU_RESOURCE = "nvidia.com/vgpu"
+GPU_AMOUNT = "8000"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except DevclusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m devcluster", description="A real Kubernetes to try things on."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        return sub
+
+    command("build", build, "build the programs and images a cluster needs, if they are not there yet")
+    up_command = command("up", up, "start a cluster that stays until `down`")
+    up_command.add_argument("--name", default="dev", help="default: dev")
+    up_command.add_argument("--nodes", type=int, default=1, help="real nodes (default: 1)")
+    up_command.add_argument(
+        "--kwok", type=int, default=0, metavar="N", help=f"KWOK nodes with {GPU_AMOUNT} {GPU_RESOURCE} each"
+    )
+    down_command = command("down", down, "remove a cluster and every trace of it")
+    down_command.add_argument("--name", default="dev", help="default: dev")
+    command("status", status, "show the clusters of this machine")
+    clean_command = command("clean", clean, "remove all clusters, also those of tests that still run")
+    clean_command.add_argument(
+        "--cache", action="store_true", help="remove built programs and images as well"
+    )
+    return parser
+
+
+def build(_options: argparse.Namespace) -> None:
+    prepare(to_stderr, real_nodes=True, kwok_nodes=True)
+    to_stderr(f"everything is built, in {cache.folder()}")
+
+
+def up(options: argparse.Namespace) -> None:
+    clusters = Clusters.of_this_machine()
+    clusters.sweep()
+    record = clusters.find(options.name)
+    if record is None:
+        started = time.monotonic()
+        cluster = Cluster.start(options.name, real_nodes=options.nodes, detached=True, report=to_stderr)
+        if options.kwok:
+            cluster.add_kwok_nodes(options.kwok, resources={GPU_RESOURCE: GPU_AMOUNT}, prefix="kwok")
+        to_stderr(
+            f"cluster {options.name} is up after {time.monotonic() - started:.1f} s; paste the next line:"
+        )
+        record = clusters.find(options.name)
+        assert record is not None
+    elif record.owner is not None:
+        raise DevclusterError(
+            f"cluster {options.name} belongs to process {record.owner.pid}", "choose another --name"
+        )
+    else:
+        to_stderr(f"cluster {options.name} is up already; paste the next line:")
+    print(
+        f"export KUBECONFIG={record.folder}/admin.kubeconfig PATH={binaries(KUBE, to_stderr)}:$PATH",
+        flush=True,
+    )
+    to_stderr("then:  kubectl get nodes")
+    to_stderr("       kubectl run hello --image=local.dev/base:1 --image-pull-policy=Never -- sleep infinity")
+    to_stderr(f"to remove it:  python -m devcluster down --name {options.name}")
+
+
+def down(options: argparse.Namespace) -> None:
+    clusters = Clusters.of_this_machine()
+    record = clusters.find(options.name)
+    if record is None:
+        to_stderr(f"no cluster {options.name} is up")
+        return
+    clusters.remove(record)
+    to_stderr(f"cluster {options.name} is gone")
+
+
+def status(_options: argparse.Namespace) -> None:
+    records = Clusters.of_this_machine().all()
+    for record in records:
+        print(_describe(record))
+    if not records:
+        to_stderr("no cluster is up")
+
+
+def _describe(record: Record) -> str:
+    owner = "detached" if record.owner is None else f"of process {record.owner.pid}"
+    state = "abandoned" if record.is_abandoned() else "up"
+    processes = len(record.cgroup.pids())
+    nodes = ", ".join(record.nodes) or "no real node"
+    return (
+        f"{record.name}  {state}, {owner}, {processes} processes, {nodes}, {record.folder}/admin.kubeconfig"
+    )
+
+
+def clean(options: argparse.Namespace) -> None:
+    clusters = Clusters.of_this_machine()
+    clusters.sweep()
+    for record in clusters.all():
+        clusters.remove(record)
+        to_stderr(f"cluster {record.name} is gone")
+    if options.cache:
+        for kind in ("bin", "images"):
+            shutil.rmtree(cache.folder() / kind, ignore_errors=True)
+        to_stderr(f"removed what was built in {cache.folder()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""Container images without a registry: OCI archives put together from Debian's packages.
+
+The packages are downloaded as if nothing were installed, so the image does not depend on what this machine
+happens to have; they are unpacked straight into one layer, whose bytes depend on nothing but the packages.
+"""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devcluster import cache
+from devcluster.errors import DevclusterError
+from devcluster.report import Report
+
+
+@dataclass(frozen=True)
+class Image:
+    """What an image is called and what goes into it."""
+
+    reference: str
+    packages: tuple[str, ...]
+    command: tuple[str, ...]
+    links: tuple[tuple[str, str], ...] = ()
+    """Symbolic links that a package's install script would have made: (path, target)."""
+    alone: bool = False
+    """Take the named packages only, without what they depend on."""
+
+    @property
+    def file_name(self) -> str:
+        return self.reference.rpartition("/")[2].partition(":")[0] + ".tar"
+
+
+PAUSE = Image(
+    "local.dev/pause:1",
+    ("busybox-static",),
+    ("/bin/busybox", "sleep", "2147483647"),
+    alone=True,
+)
+BASE = Image(
+    "local.dev/base:1",
+    ("python3", "bash", "coreutils"),
+    ("/bin/bash",),
+    links=(("usr/bin/sh", "bash"),),
+)
+IMAGES = (PAUSE, BASE)
+
+# Needed to install or to configure packages, which nobody does inside this image.
+_NOT_AT_RUN_TIME = frozenset({"debconf", "dpkg", "perl-base", "tar", "media-types", "mailcap", "debianutils"})
+_NOT_IN_IMAGE = (
+    "usr/share/doc/",
+    "usr/share/man/",
+    "usr/share/locale/",
+    "usr/share/info/",
+    "usr/share/lintian/",
+)
+_TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ACCOUNTS = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+}
+_EMPTY_FOLDERS = {"tmp": 0o1777, "root": 0o700, "run": 0o755, "dev": 0o755, "proc": 0o755, "sys": 0o755}
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def archive(image: Image, report: Report) -> Path:
+    """The image as an OCI archive, made now if these packages never were."""
+    release = Path("/etc/os-release").read_bytes()
+    name = f"{Path(image.file_name).stem}-" + cache.checksum(
+        [repr(image).encode(), release, Path(__file__).read_bytes(), os.uname().machine.encode()]
+    )
+    return cache.made("images", name, lambda draft: _make(image, draft, report)) / image.file_name
+
+
+def _make(image: Image, draft: Path, report: Report) -> None:
+    report(f"making image {image.reference} from Debian's packages: once, about 20 seconds")
+    with tempfile.TemporaryDirectory(prefix="milligpu-image-") as folder:
+        packages = _download(image, Path(folder), report)
+        layer = _layer(image, packages)
+    (draft / image.file_name).write_bytes(_oci_archive(image, layer))
+    report(f"made image {image.reference}: {len(packages)} packages, {len(layer) // 2**20} MiB")
+
+
+def _download(image: Image, folder: Path, report: Report) -> list[Path]:
+    """Fetch the packages and all they depend on, whatever is installed here."""
+    if not any(Path("/var/lib/apt/lists").glob("*_Packages*")):
+        report("apt knows no packages yet: running apt-get update")
+        _run(["apt-get", "update"])
+    (folder / "status").touch()
+    (folder / "archives" / "partial").mkdir(parents=True)
+    options = [
+        f"Dir::State::status={folder}/status",
+        f"Dir::Cache::archives={folder}/archives",
+        "APT::Install-Recommends=false",
+        "APT::Sandbox::User=root",
+        "Debug::NoLocking=true",
+    ]
+    flags = [word for option in options for word in ("-o", option)]
+    install = ["apt-get", *flags, "--yes", "--download-only", "install", *image.packages]
+    try:
+        _run(install)
+    except DevclusterError:
+        report("apt could not fetch a package, its list may be old: running apt-get update")
+        _run(["apt-get", "update"])
+        _run(install)
+    found = {file.name.partition("_")[0]: file for file in sorted((folder / "archives").glob("*.deb"))}
+    wanted = set(image.packages) if image.alone else set(found) - _NOT_AT_RUN_TIME
+    return [file for name, file in sorted(found.items()) if name in wanted]
+
+
+def _layer(image: Image, packages: list[Path]) -> bytes:
+    """One tar with everything, in sorted order and without times, owners' names or documentation."""
+    entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
+
+    def add(path: str, kind: bytes, mode: int, content: bytes = b"", target: str = "") -> None:
+        info = tarfile.TarInfo(path)
+        info.type, info.mode, info.size, info.linkname = kind, mode, len(content), target
+        entries[path] = (info, content)
+
+    for package in packages:
+        for member, content in _members(package):
+            path = _merged(member.name)
+            if path and path not in _TOP_FOLDERS and not f"{path}/".startswith(_NOT_IN_IMAGE):
+                target = _merged(member.linkname) if member.islnk() else member.linkname
+                add(path, member.type, member.mode, content, target)
+    for path, text in _ACCOUNTS.items():
+        add(path, tarfile.REGTYPE, 0o644, text.encode())
+    for path, mode in _EMPTY_FOLDERS.items():
+        add(path, tarfile.DIRTYPE, mode)
+    for path in _TOP_FOLDERS:
+        add(path, tarfile.SYMTYPE, 0o777, target=f"usr/{path}")
+        add(f"usr/{path}", tarfile.DIRTYPE, 0o755)
+    for path, target in image.links:
+        add(path, tarfile.SYMTYPE, 0o777, target=target)
+    # A hard link must come after the file that it names.
+    ordered = sorted(entries.values(), key=lambda entry: (entry[0].islnk(), entry[0].name))
+    return _tar(ordered)
+
+
+def _members(package: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
+    unpacked = _run(["dpkg-deb", "--fsys-tarfile", str(package)])
+    members: list[tuple[tarfile.TarInfo, bytes]] = []
+    with tarfile.open(fileobj=io.BytesIO(unpacked)) as tar:
+        for member in tar:
+            stream = tar.extractfile(member) if member.isreg() else None
+            members.append((member, stream.read() if stream else b""))
+    return members
+
+
+def _merged(name: str) -> str:
+    """Where a path of a package ends up today: /bin and /lib are links into /usr."""
+    path = name.removeprefix("./").strip("/").removeprefix(".")
+    top = path.partition("/")[0]
+    return f"usr/{path}" if top in _TOP_FOLDERS and path != top else path
+
+
+def _tar(entries: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for info, content in entries:
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _oci_archive(image: Image, layer: bytes) -> bytes:
+    """Wrap a layer as the OCI image layout wants it, with the name that containerd is to give it."""
+    config = _json(
+        {
+            "architecture": _ARCHITECTURES.get(os.uname().machine, os.uname().machine),
+            "os": "linux",
+            "config": {"Cmd": list(image.command), "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+    )
+    kind = "application/vnd.oci.image"
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{kind}.manifest.v1+json",
+            "config": _descriptor(f"{kind}.config.v1+json", config),
+            "layers": [_descriptor(f"{kind}.layer.v1.tar", layer)],
+        }
+    )
+    named = _descriptor(f"{kind}.manifest.v1+json", manifest)
+    named["annotations"] = {"io.containerd.image.name": image.reference}
+    index = _json({"schemaVersion": 2, "manifests": [named]})
+    files = {"index.json": index, "oci-layout": _json({"imageLayoutVersion": "1.0.0"})}
+    for blob in (config, manifest, layer):
+        files["blobs/sha256/" + _digest(blob).removeprefix("sha256:")] = blob
+    entries: list[tuple[tarfile.TarInfo, bytes]] = []
+    for path, content in sorted(files.items()):
+        info = tarfile.TarInfo(path)
+        info.size, info.mode = len(content), 0o644
+        entries.append((info, content))
+    return _tar(entries)
+
+
+def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+
+
+def _digest(blob: bytes) -> str:
+    return "sha256:" + hashlib.sha256(blob).hexdigest()
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _run(command: list[str]) -> bytes:
+    try:
+        return subprocess.run(command, check=True, capture_output=True).stdout
+    except FileNotFoundError:
+        raise DevclusterError(
+            f"{command[0]} is not installed", "images are made on Debian or Ubuntu"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.decode(errors="replace").strip()
+        raise DevclusterError(f"{' '.join(command)} failed:\n{words}") from None

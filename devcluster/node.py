@@ -1,0 +1,278 @@
+"""A real node: a kubelet and a containerd that share a mount namespace, as they would share a machine.
+
+Kubelets have paths that no flag moves (the device plugins' folder is one), so every node gets folders of its
+own over /run, /var/lib and /var/log. They are ordinary folders of the cluster: from outside, a node's
+`/var/lib/kubelet` is `<node folder>/var/lib/kubelet`, and unix sockets in it can be used from there.
+
+A small process keeps the namespace alive, so that kubelet and containerd can die and be started again; when
+the last process in it ends, all mounts go with it.
+"""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from devcluster.images import Image
+from devcluster.pki import Pki
+from devcluster.process import Process
+from devcluster.record import Record
+from devcluster.wait import until
+
+START_DEADLINE_S = 30.0
+CNI_PLUGINS = Path("/usr/lib/cni")
+KUBELET_PORT = 10250
+PRIVATE_FOLDERS = ("run", "var/lib", "var/log")
+
+# The kubelet insists on these values; the node gets files that hold them, the machine keeps its own.
+_KERNEL_SETTINGS = {
+    "vm/overcommit_memory": "1",
+    "vm/panic_on_oom": "0",
+    "kernel/panic": "10",
+    "kernel/panic_on_oops": "1",
+    "kernel/keys/root_maxkeys": "1000000",
+    "kernel/keys/root_maxbytes": "25000000",
+}
+
+
+class Node:
+    """One real node. `kubelet` and `containerd` may be killed and started again by tests."""
+
+    def __init__(
+        self,
+        record: Record,
+        pki: Pki,
+        name: str,
+        *,
+        kube: Path,
+        containerd: Path,
+        labels: Mapping[str, str],
+        feature_gates: Mapping[str, bool],
+    ) -> None:
+        """`kube` and `containerd` are the folders of the programs."""
+        self.name = name
+        self.folder = record.folder / name
+        self._record = record
+        self._pki = pki
+        self._programs = containerd
+        self._labels = dict(labels)
+        self._gates = dict(feature_gates)
+        ordinal = record.nodes.index(name) + 1
+        self.address = record.plan.node(ordinal)
+        self._pods = record.plan.pods(ordinal)
+        self._visible = (record.folder, kube, containerd)
+        self.holder = self._process("namespace", self._holder_command())
+        self.containerd = self._process(
+            "containerd",
+            [str(containerd / "containerd"), f"--config={self._etc}/containerd.toml"],
+            inside=True,
+            environment={
+                "PATH": f"{containerd}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            },
+        )
+        self.kubelet = self._process("kubelet", self._kubelet_command(kube), inside=True)
+
+    @property
+    def components(self) -> tuple[Process, ...]:
+        return (self.containerd, self.kubelet)
+
+    @property
+    def kubelet_dir(self) -> Path:
+        return self.folder / "var/lib/kubelet"
+
+    @property
+    def device_plugins_dir(self) -> Path:
+        """Where device plugins listen, and where the kubelet's `kubelet.sock` waits for them."""
+        return self.kubelet_dir / "device-plugins"
+
+    @property
+    def plugins_registry_dir(self) -> Path:
+        """Where DRA drivers put their registration sockets."""
+        return self.kubelet_dir / "plugins_registry"
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        return self.kubelet_dir / "pod-resources/kubelet.sock"
+
+    @property
+    def cdi_dir(self) -> Path:
+        """The node's /var/run/cdi."""
+        return self.folder / "run/cdi"
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.folder / "run/containerd/containerd.sock"
+
+    def start_runtime(self) -> None:
+        """Make the node's folders, address and namespace, and start containerd in it."""
+        self._make_folders()
+        self._record.cgroup.create_node(self.name)
+        self._record.add_address(self.address)
+        self.holder.start()
+        ready = self.folder / "run/namespace-ready"
+        until(f"the mount namespace of {self.name}", self._alive(self.holder, ready.exists), START_DEADLINE_S)
+        self.containerd.start()
+        until(
+            f"containerd of {self.name}",
+            self._alive(self.containerd, lambda: self.ctr("version").returncode == 0),
+            START_DEADLINE_S,
+            last_state=lambda: self.containerd.tail(20),
+        )
+
+    def import_image(self, archive: Path, image: Image) -> None:
+        """Give the node an image, as a pull would."""
+        done = self.ctr("--namespace=k8s.io", "images", "import", str(archive))
+        if done.returncode != 0:
+            raise RuntimeError(f"ctr images import of {image.reference}: {done.stderr.strip()}")
+
+    def ctr(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run containerd's own client against this node."""
+        command = [str(self._programs / "ctr"), f"--address={self.containerd_socket}", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def run_inside(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command that sees the node's folders where the node has them."""
+        enter = ["nsenter", "--mount", f"--target={self.holder.pid}", "--"]
+        return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
+
+    @property
+    def _etc(self) -> Path:
+        return self.folder / "etc"
+
+    def _process(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        inside: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Process:
+        return Process(
+            f"{self.name}-{name}",
+            command,
+            cgroup=self._record.cgroup,
+            log=self._record.folder / "logs" / f"{self.name}-{name}.log",
+            environment=environment,
+            mount_namespace=(lambda: self.holder.pid) if inside else None,
+        )
+
+    @staticmethod
+    def _alive(process: Process, condition: Callable[[], bool]) -> Callable[[], bool]:
+        def probe() -> bool:
+            process.must_run()
+            return condition()
+
+        return probe
+
+    def _make_folders(self) -> None:
+        for path in (
+            "run/cdi",
+            "run/containerd",
+            "var/lib/kubelet/pki",
+            "var/lib/containerd",
+            "var/log/pods",
+        ):
+            (self.folder / path).mkdir(parents=True, exist_ok=True)
+        (self._etc / "cni").mkdir(parents=True)
+        (self._etc / "cni/10-ptp.conflist").write_text(json.dumps(self._cni_config(), indent=1))
+        (self._etc / "containerd.toml").write_text(self._containerd_config())
+        (self._etc / "kubelet.json").write_text(json.dumps(self._kubelet_config(), indent=1))
+        for setting, value in _KERNEL_SETTINGS.items():
+            (self._etc / setting.replace("/", "-")).write_text(value)
+
+    def _holder_command(self) -> list[str]:
+        lines = ["set -e", "umask 022"]
+        for path in PRIVATE_FOLDERS:
+            covered = self.folder / path
+            for needed in self._visible:
+                if needed.is_relative_to(f"/{path}"):  # say, a home folder below /var/lib
+                    inner = covered / needed.relative_to(f"/{path}")
+                    lines += [f"mkdir -p {_q(inner)}", f"mount --bind {_q(needed)} {_q(inner)}"]
+            lines.append(f"mount --rbind {_q(covered)} /{path}")
+        for setting in _KERNEL_SETTINGS:
+            source, target = self._etc / setting.replace("/", "-"), f"/proc/sys/{setting}"
+            lines.append(f"if [ -e {target} ]; then mount --bind {_q(source)} {target}; fi")
+        lines += ["mount --make-rshared /", "touch /run/namespace-ready", "exec sleep infinity"]
+        return ["unshare", "--mount", "--propagation=private", "/bin/sh", "-c", "\n".join(lines)]
+
+    def _cni_config(self) -> dict[str, object]:
+        ipam = {
+            "type": "host-local",
+            "ranges": [[{"subnet": self._pods}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+            "dataDir": "/var/lib/cni/networks",
+        }
+        plugin = {"type": "ptp", "ipMasq": False, "ipam": ipam}
+        return {"cniVersion": "1.0.0", "name": "devcluster", "plugins": [plugin]}
+
+    def _containerd_config(self) -> str:
+        return f"""\
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+address = "/run/containerd/containerd.sock"
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "local.dev/pause:1"
+
+[plugins.'io.containerd.cri.v1.runtime']
+cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+# Lowering a score needs CAP_SYS_RESOURCE, which root has not on every machine.
+restrict_oom_score_adj = true
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{CNI_PLUGINS}"]
+conf_dir = "{self._etc}/cni"
+"""
+
+    def _kubelet_command(self, kube: Path) -> list[str]:
+        flags = {
+            "kubeconfig": str(self._pki.node_kubeconfig(self.name)),
+            "config": f"{self._etc}/kubelet.json",
+            "hostname-override": self.name,
+            "node-ip": self.address,
+            "cert-dir": "/var/lib/kubelet/pki",
+        }
+        if self._labels:
+            flags["node-labels"] = ",".join(f"{key}={value}" for key, value in self._labels.items())
+        return [str(kube / "kubelet"), *(f"--{flag}={value}" for flag, value in flags.items())]
+
+    def _kubelet_config(self) -> dict[str, object]:
+        serving = self._pki.node_server(self.name, self.address)
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": self.address,
+            "port": KUBELET_PORT,
+            "healthzBindAddress": self.address,
+            "tlsCertFile": str(serving.certificate),
+            "tlsPrivateKeyFile": str(serving.key),
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(self._pki.cluster.certificate)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._record.cgroup.name}/{self.name}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "enforceNodeAllocatable": [],
+            "oomScoreAdj": 0,
+            # The machine is not the node's: its full disk must not evict a test's pods.
+            "evictionHard": {},
+            "imageGCHighThresholdPercent": 100,
+            "makeIPTablesUtilChains": False,
+            "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+            "resolvConf": "",
+            "serializeImagePulls": False,
+            "featureGates": self._gates,
+        }
+
+
+def _q(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,106 @@
+"""One program of a cluster: started into the cluster's cgroup, with a log, and started again the same way."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from devcluster.cgroups import ClusterCgroup
+from devcluster.errors import DevclusterError
+
+STOP_DEADLINE_S = 10.0
+
+# Joins the cgroup before the program exists, so that not even its first child can be outside.
+_LAUNCHER = 'echo 0 > "$1" && shift && exec "$@"'
+
+# Proxies, language and the like of the caller must not reach the cluster's programs.
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
+
+
+class Process:
+    """A program that tests may kill and start again; its command line, and so its ports, stay the same."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        cgroup: ClusterCgroup,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        mount_namespace: Callable[[], int] | None = None,
+    ) -> None:
+        """`mount_namespace` gives the pid of a process whose mounts this one shall see."""
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._cgroup = cgroup
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
+        self._mount_namespace = mount_namespace
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._child is None:
+            raise DevclusterError(f"{self.name} has not been started")
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Start it, or start it again after it died; the log goes on in the same file."""
+        if self.is_running:
+            return
+        command = self._command
+        if self._mount_namespace is not None:
+            command = ["nsenter", "--mount", f"--target={self._mount_namespace()}", "--", *command]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                ["/bin/sh", "-c", _LAUNCHER, "sh", str(self._cgroup.system_procs), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for the caller, who then stops the cluster in order
+            )
+
+    def stop(self) -> None:
+        """Ask it to end; kill it when it does not."""
+        self._signal(signal.SIGTERM)
+        if self._child is not None:
+            try:
+                self._child.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """End it as a crash would: at once, and without a chance to tidy up."""
+        self._signal(signal.SIGKILL)
+        self.reap()
+
+    def reap(self) -> None:
+        """Take note of its death, so that no zombie stays behind."""
+        if self._child is not None:
+            self._child.wait()
+
+    def must_run(self) -> None:
+        """Raise, with its last words, when it died: a wait for it would be in vain."""
+        if not self.is_running:
+            code = self._child.returncode if self._child else "none"
+            raise DevclusterError(f"{self.name} died (exit code {code})\n{self.tail(15)}")
+
+    def tail(self, lines: int) -> str:
+        """The last lines of its log."""
+        with suppress(FileNotFoundError), self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 500 * lines))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)

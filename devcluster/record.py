@@ -1,0 +1,256 @@
+"""What a cluster wrote down before it made anything, and how a dead cluster is removed by that alone.
+
+A test process can be killed at any moment. So each resource is recorded before it is made, and whoever
+starts the next cluster first removes those whose owner is gone. Stopping a cluster in the ordinary way is
+the same removal: there is only one path, and it is used all the time.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from devcluster import network
+from devcluster.cgroups import ClusterCgroup
+from devcluster.errors import DevclusterError
+
+FOLDER_VARIABLE = "MILLIGPU_CLUSTERS"
+# Short, because the path of a unix socket ends at 108 bytes.
+DEFAULT_FOLDER = "/tmp/milligpu-clusters"
+FOLDER_LENGTH_MAX = 30
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,14}")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from a later one with the same pid by the moment it started."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def current(cls) -> "Owner":
+        return cls(os.getpid(), _started(os.getpid()) or 0)
+
+    def is_alive(self) -> bool:
+        return _started(self.pid) == self.started
+
+
+@dataclass
+class Record:
+    """Everything a cluster has on this machine; `folder` holds its files and this record."""
+
+    folder: Path
+    name: str
+    number: int
+    boot: str
+    owner: Owner | None
+    """None: the cluster was started for a person and outlives the command that started it."""
+    ports: dict[str, int] = field(default_factory=lambda: dict[str, int]())
+    addresses: list[str] = field(default_factory=lambda: list[str]())
+    routes: list[str] = field(default_factory=lambda: list[str]())
+    nodes: list[str] = field(default_factory=lambda: list[str]())
+
+    @property
+    def cgroup(self) -> ClusterCgroup:
+        return ClusterCgroup(f"milligpu-{self.name}")
+
+    @property
+    def plan(self) -> network.AddressPlan:
+        return network.AddressPlan(self.number)
+
+    def save(self) -> None:
+        """Write the record so that a reader sees the old or the new one, never half of it."""
+        content = {key: value for key, value in asdict(self).items() if key != "folder"}
+        draft = self.folder / "record.json.new"
+        draft.write_text(json.dumps(content, indent=2) + "\n")
+        draft.rename(self.folder / "record.json")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Record":
+        content: dict[str, Any] = json.loads((folder / "record.json").read_text())
+        owner = content.pop("owner")
+        return cls(folder=folder, owner=Owner(**owner) if owner else None, **content)
+
+    def is_abandoned(self) -> bool:
+        """Nobody will ever stop this cluster: its owner died, or the machine was started anew."""
+        if self.boot != _boot_id():
+            return True
+        return self.owner is not None and not self.owner.is_alive()
+
+    def detach(self) -> None:
+        """From now on the cluster belongs to a person: it stays until somebody takes it down."""
+        self.owner = None
+        self.save()
+
+    def port(self, purpose: str) -> int:
+        """The port for this purpose: the same one whenever the component is started again."""
+        if purpose not in self.ports:
+            self.ports[purpose] = network.free_port(self.number, set(self.ports.values()))
+            self.save()
+        return self.ports[purpose]
+
+    def add_address(self, address: str) -> None:
+        self.addresses.append(address)
+        self.save()
+        network.add_address(address)
+
+    def add_routes(self) -> None:
+        self.routes = list(self.plan.ranges)
+        self.save()
+        for destination in self.routes:
+            network.add_unreachable(destination)
+
+
+class Clusters:
+    """The folder of all clusters on this machine; changes happen under its lock."""
+
+    def __init__(self, folder: Path) -> None:
+        if len(str(folder)) > FOLDER_LENGTH_MAX:
+            raise DevclusterError(
+                f"{FOLDER_VARIABLE}={folder}: at most {FOLDER_LENGTH_MAX} characters, "
+                "for the sake of the unix sockets below it"
+            )
+        self.folder = folder
+
+    @classmethod
+    def of_this_machine(cls) -> "Clusters":
+        return cls(Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER))
+
+    def claim(self, name: str) -> Record:
+        """Sweep what the dead left behind, then take a name and a number nobody else has."""
+        if not NAME_PATTERN.fullmatch(name):
+            raise DevclusterError(
+                f"cluster name {name!r}: want a letter, then at most 14 letters, digits or '-', in lower case"
+            )
+        with self._locked():
+            self._sweep()
+            alive = self._records()
+            if any(record.name == name for record in alive):
+                raise DevclusterError(
+                    f"cluster {name!r} is up already", f"python -m devcluster down --name {name}"
+                )
+            free = sorted(set(range(network.CLUSTERS_MAX)) - {record.number for record in alive})
+            if not free:
+                raise DevclusterError(f"{len(alive)} clusters are up already", "python -m devcluster clean")
+            folder = self.folder / name
+            folder.mkdir(mode=0o700)
+            record = Record(folder, name, free[0], _boot_id(), Owner.current())
+            record.save()
+            self._remember_forwarding()
+            return record
+
+    def find(self, name: str) -> Record | None:
+        """The record of a cluster that is up."""
+        with suppress(FileNotFoundError):
+            return Record.load(self.folder / name)
+        return None
+
+    def all(self) -> list[Record]:
+        with self._locked():
+            return self._records()
+
+    def remove(self, record: Record) -> None:
+        """Remove every trace of a cluster. Done twice, or after half of it was done, it still ends well."""
+        with self._locked():
+            self._remove(record)
+            self._restore_forwarding()
+
+    def sweep(self) -> list[str]:
+        """Remove the clusters whose owner is dead; returns their names."""
+        with self._locked():
+            return self._sweep()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = self.folder.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            # Somebody else could swap the files that root is about to trust.
+            raise DevclusterError(
+                f"{self.folder} must belong to you alone (mode 0700)", f"rm -r {self.folder}"
+            )
+        with (self.folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _records(self) -> list[Record]:
+        return [Record.load(path.parent) for path in sorted(self.folder.glob("*/record.json"))]
+
+    def _sweep(self) -> list[str]:
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and not (folder / "record.json").exists():
+                _remove_folder(folder)  # died before the record was written, so before anything was made
+        dead = [record for record in self._records() if record.is_abandoned()]
+        for record in dead:
+            self._remove(record)
+        self._restore_forwarding()
+        return [record.name for record in dead]
+
+    def _remove(self, record: Record) -> None:
+        # Processes first: mount and network namespaces, and what is in them, go with the last process.
+        record.cgroup.kill()
+        record.cgroup.remove()
+        network.remove_pod_links(record.plan.pod_range)
+        for destination in record.routes:
+            network.remove_unreachable(destination)
+        for address in record.addresses:
+            network.remove_address(address)
+        _remove_folder(record.folder)
+
+    @property
+    def _forwarding_file(self) -> Path:
+        return self.folder / ".ip-forward-before"
+
+    def _remember_forwarding(self) -> None:
+        """Clusters share the machine's forwarding switch: the first notes it, the last puts it back."""
+        if not self._forwarding_file.exists():
+            self._forwarding_file.write_text(network.forwarding())
+
+    def _restore_forwarding(self) -> None:
+        if self._forwarding_file.exists() and not self._records():
+            network.set_forwarding(self._forwarding_file.read_text())
+            self._forwarding_file.unlink()
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a cluster's folder, its record last so that an interrupted removal can be taken up again."""
+    for mount in _mounts_below(folder):
+        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+    if _mounts_below(folder):
+        raise DevclusterError(f"something is still mounted below {folder}; its files are left alone")
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child.name != "record.json":
+            child.unlink()
+    (folder / "record.json").unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _mounts_below(folder: Path) -> list[str]:
+    """Mounts in our own namespace: nodes have theirs elsewhere, so normally there are none."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [mount for mount in reversed(mounts) if mount.startswith(f"{folder}/")]
+
+
+def _started(pid: int) -> int | None:
+    """When the process started, in ticks since boot; None when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name before it may contain anything
+    state, started = fields[0], int(fields[19])
+    return None if state == "Z" else started
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

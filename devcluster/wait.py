@@ -1,0 +1,45 @@
+"""Waiting for a condition, never for a time: every wait has a deadline and tells what it last saw."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from devcluster.errors import DevclusterError
+
+T = TypeVar("T")
+
+
+class TimedOut(DevclusterError):
+    """The condition did not come true in time; the message carries the last state seen."""
+
+
+def until(
+    what: str,
+    probe: Callable[[], T | None],
+    deadline_s: float,
+    *,
+    every_s: float = 0.05,
+    retry: tuple[type[Exception], ...] = (),
+    last_state: Callable[[], str] = lambda: "",
+) -> T:
+    """Poll `probe` until it returns a value that is neither None nor False, and return that value.
+
+    Errors named in `retry` count as "not yet"; any other error ends the wait at once, because waiting
+    longer would only hide it. `last_state` is asked once, when time is up.
+    """
+    give_up = time.monotonic() + deadline_s
+    seen = "nothing"
+    while True:
+        try:
+            value = probe()
+            if value is not None and value is not False:
+                return value
+            seen = repr(value)
+        except retry as error:
+            seen = f"{type(error).__name__}: {error}"
+        if time.monotonic() >= give_up:
+            details = last_state().rstrip()
+            raise TimedOut(
+                f"waited {deadline_s:g} s for {what}; last seen: {seen}" + (f"\n{details}" if details else "")
+            )
+        time.sleep(every_s)
