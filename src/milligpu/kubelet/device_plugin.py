@@ -20,6 +20,8 @@ KUBELET_SOCKET = "kubelet.sock"
 SLOT_MAX = 63
 SLOTS_MAX = 50_000
 
+SOCKET_PATH_MAX = 107
+
 # While no plugin is registered, the kubelet rejects pods for good: notice its restart quickly. Two stats cost 5 us.
 _POLL_S = 0.1
 _REGISTER_TIMEOUT_S = 5.0
@@ -36,6 +38,8 @@ class DevicePlugin:
         self._resource = resource
         self._allocate = allocate
         self._socket = folder / f"milligpu-{resource.replace('/', '-')}.sock"
+        if len(str(self._socket)) > SOCKET_PATH_MAX:
+            raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters: Linux allows no more")
         self._slots: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self.registered = asyncio.Event()
