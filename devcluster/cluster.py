@@ -147,6 +147,10 @@ class Cluster:
         """For the administrator."""
         return self.control_plane.pki.admin
 
+    def port(self, purpose: str) -> int:
+        """The port on 127.0.0.1 of a component of the control plane, by its name."""
+        return self._record.port(purpose)
+
     @property
     def components(self) -> tuple[Process, ...]:
         """Every program of the cluster."""

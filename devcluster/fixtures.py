@@ -55,7 +55,7 @@ def built_programs(request: pytest.FixtureRequest) -> None:
 def control_plane(built_programs: None) -> Iterator[Cluster]:
     """The session's cluster: API server, controllers and scheduler; it may have nodes, count on none."""
     del built_programs
-    with Cluster.start(_cluster_name()) as cluster:
+    with Cluster.start(unique_name()) as cluster:
         yield cluster
 
 
@@ -97,7 +97,7 @@ def new_cluster(built_programs: None, request: pytest.FixtureRequest) -> Iterato
     with ExitStack() as stack:
 
         def start(**options: Any) -> Cluster:
-            cluster = stack.enter_context(Cluster.start(_cluster_name(), **options))
+            cluster = stack.enter_context(Cluster.start(unique_name(), **options))
             started.append(cluster)
             return cluster
 
@@ -136,6 +136,6 @@ def pytest_runtest_makereport(
     return report
 
 
-def _cluster_name() -> str:
-    """Names carry the pid: sessions side by side do not meet."""
+def unique_name() -> str:
+    """For a cluster. Names carry the pid: sessions side by side do not meet."""
     return f"t{os.getpid()}-{next(_numbers)}"

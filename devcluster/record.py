@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -50,6 +51,8 @@ class Record:
     folder: Path
     name: str
     number: int
+    identity: str
+    """Tells this cluster from a later one that got the same name."""
     boot: str
     owner: Owner | None
     """None: the cluster was started for a person and outlives the command that started it."""
@@ -142,7 +145,7 @@ class Clusters:
                 raise DevclusterError(f"{len(alive)} clusters are up already", "python -m devcluster clean")
             folder = self.folder / name
             folder.mkdir(mode=0o700)
-            record = Record(folder, name, free[0], _boot_id(), Owner.current())
+            record = Record(folder, name, free[0], uuid.uuid4().hex, _boot_id(), Owner.current())
             record.save()
             self._remember_forwarding()
             return record
@@ -160,7 +163,9 @@ class Clusters:
     def remove(self, record: Record) -> None:
         """Remove every trace of a cluster. Done twice, or after half of it was done, it still ends well."""
         with self._locked():
-            self._remove(record)
+            current = self.find(record.name)
+            if current is not None and current.identity == record.identity:
+                self._remove(current)
             self._restore_forwarding()
 
     def sweep(self) -> list[str]:
