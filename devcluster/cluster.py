@@ -277,9 +277,8 @@ class Cluster:
 
         `name` becomes the schedulerName of the configuration's profiles that have none.
         """
-        profiles: list[dict[str, Any]] = [dict(profile) for profile in config.get("profiles") or [{}]]
-        for profile in profiles:
-            profile.setdefault("schedulerName", name)
+        given: list[dict[str, Any]] = config.get("profiles") or [{}]
+        profiles = [{"schedulerName": name, **profile} for profile in given]
         return self.control_plane.start_scheduler({**config, "profiles": profiles}, name)
 
     def _allow(self, user: str, role: str, rules: "list[Any] | None" = None) -> None:

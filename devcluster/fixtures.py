@@ -46,7 +46,7 @@ class NewKwokNodes(Protocol):
 @pytest.fixture(scope="session")
 def built_programs(request: pytest.FixtureRequest) -> None:
     """The first session on a machine builds for minutes: let the person see it, captured output or not."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
+    capture: Any = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else ExitStack():
         prepare(to_stderr, real_nodes=True, kwok_nodes=True)
 
@@ -105,7 +105,7 @@ def new_cluster(built_programs: None, request: pytest.FixtureRequest) -> Iterato
 
 
 @contextmanager
-def new_namespace(cluster: Cluster) -> Iterator[str]:
+def new_namespace(cluster: Cluster) -> Generator[str]:
     """A namespace in any cluster, usable at once: its default service account is there."""
     name = f"test-{next(_numbers)}"
     cluster.client.create(Namespace(metadata=ObjectMeta(name=name)))
@@ -128,7 +128,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and report.failed:
         values: dict[str, object] = getattr(item, "funcargs", {})
         used = {id(value): value for value in values.values() if isinstance(value, Cluster)}
-        used |= {id(cluster): cluster for cluster in item.stash.get(_own_clusters, [])}
+        used |= {id(cluster): cluster for cluster in item.stash.get(_own_clusters, list[Cluster]())}
         namespace = values.get("namespace")
         for cluster in used.values():
             state = cluster.last_state(namespace if isinstance(namespace, str) else None)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from lightkube.resources.core_v1 import Node
 
+from devcluster.api import list_all
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewCluster, new_namespace
 from devcluster.pods import node_name, pod, wait_for_phase
@@ -55,7 +56,8 @@ def test_two_real_nodes_have_folders_of_their_own_and_pods_that_reach_each_other
 
 def test_two_clusters_started_at_once_live_side_by_side(new_cluster: NewCluster) -> None:
     with ThreadPoolExecutor(2) as pool:
-        one, two = pool.map(lambda _: new_cluster(real_nodes=1), range(2))
+        starts = [pool.submit(new_cluster, real_nodes=1) for _ in range(2)]
+        one, two = (start.result() for start in starts)
 
     assert _node_names(one) == {one.nodes[0].name}
     assert _node_names(two) == {two.nodes[0].name}
@@ -73,4 +75,4 @@ def test_two_clusters_started_at_once_live_side_by_side(new_cluster: NewCluster)
 
 
 def _node_names(cluster: Cluster) -> set[str]:
-    return {(node.metadata.name if node.metadata else "") or "" for node in cluster.client.list(Node)}
+    return {(node.metadata.name if node.metadata else "") or "" for node in list_all(cluster.client, Node)}

@@ -64,9 +64,7 @@ class Machine:
             links=frozenset(_out("ip", "-brief", "link").splitlines()),
             routes=frozenset(_out("ip", "route", "show", "table", "all").splitlines()),
             firewall=frozenset(line for line in firewall.splitlines() if not line.startswith(("#", ":"))),
-            files=frozenset(
-                f"{top}/{name}" for top in FOLDERS if Path(top).exists() for name in os.listdir(top)
-            )
+            files=frozenset(f"{top}/{name}" for top in FOLDERS if Path(top).exists() for name in os.listdir(top))
             | frozenset(str(path) for path in Clusters.of_this_machine().folder.glob("*")),
             forwarding=Path("/proc/sys/net/ipv4/ip_forward").read_text(),
         )

@@ -9,6 +9,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node, Pod, Secret
 
+from devcluster.api import list_in, patch_global
 from devcluster.cluster import Cluster
 from devcluster.kwok import MANAGED
 from devcluster.node import KUBELET_PORT
@@ -29,9 +30,9 @@ def test_a_node_may_label_itself_but_no_other_node(real_cluster: Cluster, node_c
     own, other = real_cluster.nodes[0].name, "somebody-else"
     real_cluster.client.create(Node(metadata=ObjectMeta(name=other, annotations={MANAGED: "none"})))
     try:
-        node_client.patch(Node, own, LABEL_PATCH)
+        patch_global(node_client, Node, own, LABEL_PATCH)
         with pytest.raises(ApiError, match="is not allowed to modify node") as refused:
-            node_client.patch(Node, other, LABEL_PATCH)
+            patch_global(node_client, Node, other, LABEL_PATCH)
     finally:
         real_cluster.client.delete(Node, other)
     assert refused.value.status.code == 403
@@ -40,9 +41,7 @@ def test_a_node_may_label_itself_but_no_other_node(real_cluster: Cluster, node_c
 def test_a_node_reads_no_secret_that_none_of_its_pods_uses(
     real_cluster: Cluster, node_client: Client, namespace: str
 ) -> None:
-    real_cluster.client.create(
-        Secret(metadata=ObjectMeta(name="mine"), stringData={"a": "b"}), namespace=namespace
-    )
+    real_cluster.client.create(Secret(metadata=ObjectMeta(name="mine"), stringData={"a": "b"}), namespace=namespace)
 
     with pytest.raises(ApiError) as refused:
         node_client.get(Secret, "mine", namespace=namespace)
@@ -54,7 +53,7 @@ def test_a_user_without_a_role_may_do_nothing(control_plane: Cluster, namespace:
     nobody = control_plane.client_of(control_plane.control_plane.pki.kubeconfig("nobody"))
 
     for attempt in (
-        lambda: list(nobody.list(Pod, namespace=namespace)),
+        lambda: list_in(nobody, Pod, namespace),
         lambda: nobody.create(pod("no"), namespace=namespace),
     ):
         with pytest.raises(ApiError) as refused:

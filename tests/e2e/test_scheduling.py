@@ -55,7 +55,7 @@ class OnlyLastNode(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Keep quiet."""
 
 
