@@ -31,9 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m devcluster", description="A real Kubernetes to try things on."
-    )
+    parser = argparse.ArgumentParser(prog="python -m devcluster", description="A real Kubernetes to try things on.")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
@@ -52,9 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     down_command.add_argument("--name", default="dev", help="default: dev")
     command("status", status, "show the clusters of this machine")
     clean_command = command("clean", clean, "remove all clusters, also those of tests that still run")
-    clean_command.add_argument(
-        "--cache", action="store_true", help="remove built programs and images as well"
-    )
+    clean_command.add_argument("--cache", action="store_true", help="remove built programs and images as well")
     return parser
 
 
@@ -72,9 +68,7 @@ def up(options: argparse.Namespace) -> None:
         cluster = Cluster.start(options.name, real_nodes=options.nodes, detached=True, report=to_stderr)
         if options.kwok:
             cluster.add_kwok_nodes(options.kwok, resources={GPU_RESOURCE: GPU_AMOUNT}, prefix="kwok")
-        to_stderr(
-            f"cluster {options.name} is up after {time.monotonic() - started:.1f} s; paste the next line:"
-        )
+        to_stderr(f"cluster {options.name} is up after {time.monotonic() - started:.1f} s; paste the next line:")
         record = clusters.find(options.name)
         assert record is not None
     elif record.owner is not None:
@@ -115,9 +109,7 @@ def _describe(record: Record) -> str:
     state = "abandoned" if record.is_abandoned() else "up"
     processes = len(record.cgroup.pids())
     nodes = ", ".join(record.nodes) or "no real node"
-    return (
-        f"{record.name}  {state}, {owner}, {processes} processes, {nodes}, {record.folder}/admin.kubeconfig"
-    )
+    return f"{record.name}  {state}, {owner}, {processes} processes, {nodes}, {record.folder}/admin.kubeconfig"
 
 
 def clean(options: argparse.Namespace) -> None:

@@ -76,9 +76,7 @@ def service_account_keys(folder: Path) -> KeyPair:
     key = ec.generate_private_key(ec.SECP256R1())
     public = folder / "service-accounts.pub"
     public.write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     return KeyPair(public, _write_key(folder / "service-accounts.key", key))
 
@@ -139,9 +137,7 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _write(
-    folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
-) -> KeyPair:
+def _write(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
     file = folder / f"{name}.crt"
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return KeyPair(file, _write_key(folder / f"{name}.key", key))

@@ -147,6 +147,10 @@ class Cluster:
         """For the administrator."""
         return self.control_plane.pki.admin
 
+    def port(self, purpose: str) -> int:
+        """The port on 127.0.0.1 of a component of the control plane, by its name."""
+        return self._record.port(purpose)
+
     @property
     def components(self) -> tuple[Process, ...]:
         """Every program of the cluster."""
@@ -273,9 +277,8 @@ class Cluster:
 
         `name` becomes the schedulerName of the configuration's profiles that have none.
         """
-        profiles: list[dict[str, Any]] = [dict(profile) for profile in config.get("profiles") or [{}]]
-        for profile in profiles:
-            profile.setdefault("schedulerName", name)
+        given: list[dict[str, Any]] = config.get("profiles") or [{}]
+        profiles = [{"schedulerName": name, **profile} for profile in given]
         return self.control_plane.start_scheduler({**config, "profiles": profiles}, name)
 
     def _allow(self, user: str, role: str, rules: "list[Any] | None" = None) -> None:

@@ -87,9 +87,7 @@ class ControlPlane:
         context = ssl.create_default_context(cafile=str(self.pki.cluster.certificate))
         return httpx2.Client(base_url=self.server, verify=context, trust_env=False, timeout=5)
 
-    def start_scheduler(
-        self, config: Mapping[str, Any] | None = None, name: str = DEFAULT_SCHEDULER
-    ) -> Process:
+    def start_scheduler(self, config: Mapping[str, Any] | None = None, name: str = DEFAULT_SCHEDULER) -> Process:
         """Start a scheduler with this KubeSchedulerConfiguration; `name` is that of its process."""
         content = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",

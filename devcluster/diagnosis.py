@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 import httpx2
-from lightkube import ALL_NS, ApiError, Client
+from lightkube import ApiError, Client
 from lightkube.models.core_v1 import ContainerState, ContainerStatus
 from lightkube.resources.core_v1 import Event, Node, Pod
 
+from devcluster.api import list_all, list_in
 from devcluster.process import Process
 
 EVENTS_MAX = 30
@@ -15,12 +16,11 @@ LOG_LINES = 8
 
 def last_state(client: Client, components: Iterable[Process], namespace: str | None = None) -> str:
     """Nodes, pods and events (of one namespace, when given) and the end of every component's log."""
-    where = namespace or ALL_NS
     parts: list[str] = []
     try:
-        parts.append("nodes:\n" + "\n".join(_node(node) for node in client.list(Node)))
-        parts.append("pods:\n" + "\n".join(_pod(pod) for pod in client.list(Pod, namespace=where)))
-        events = sorted(client.list(Event, namespace=where), key=lambda event: str(event.lastTimestamp))
+        parts.append("nodes:\n" + "\n".join(_node(node) for node in list_all(client, Node)))
+        parts.append("pods:\n" + "\n".join(_pod(pod) for pod in list_in(client, Pod, namespace)))
+        events = sorted(list_in(client, Event, namespace), key=lambda event: str(event.lastTimestamp))
         parts.append("events:\n" + "\n".join(_event(event) for event in events[-EVENTS_MAX:]))
     except (ApiError, httpx2.HTTPError) as error:
         parts.append(f"the API server does not answer: {error}")
@@ -40,9 +40,7 @@ def _pod(pod: Pod) -> str:
     metadata, status, spec = pod.metadata, pod.status, pod.spec
     if metadata is None or status is None or spec is None:
         return "  (no content)"
-    lines = [
-        f"  {metadata.namespace}/{metadata.name} {status.phase} on {spec.nodeName} {status.reason or ''}"
-    ]
+    lines = [f"  {metadata.namespace}/{metadata.name} {status.phase} on {spec.nodeName} {status.reason or ''}"]
     lines += [
         f"    {each.type}={each.status} {each.reason or ''} {each.message or ''}"
         for each in status.conditions or []

@@ -46,7 +46,7 @@ class NewKwokNodes(Protocol):
 @pytest.fixture(scope="session")
 def built_programs(request: pytest.FixtureRequest) -> None:
     """The first session on a machine builds for minutes: let the person see it, captured output or not."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
+    capture: Any = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else ExitStack():
         prepare(to_stderr, real_nodes=True, kwok_nodes=True)
 
@@ -55,7 +55,7 @@ def built_programs(request: pytest.FixtureRequest) -> None:
 def control_plane(built_programs: None) -> Iterator[Cluster]:
     """The session's cluster: API server, controllers and scheduler; it may have nodes, count on none."""
     del built_programs
-    with Cluster.start(_cluster_name()) as cluster:
+    with Cluster.start(unique_name()) as cluster:
         yield cluster
 
 
@@ -97,7 +97,7 @@ def new_cluster(built_programs: None, request: pytest.FixtureRequest) -> Iterato
     with ExitStack() as stack:
 
         def start(**options: Any) -> Cluster:
-            cluster = stack.enter_context(Cluster.start(_cluster_name(), **options))
+            cluster = stack.enter_context(Cluster.start(unique_name(), **options))
             started.append(cluster)
             return cluster
 
@@ -105,7 +105,7 @@ def new_cluster(built_programs: None, request: pytest.FixtureRequest) -> Iterato
 
 
 @contextmanager
-def new_namespace(cluster: Cluster) -> Iterator[str]:
+def new_namespace(cluster: Cluster) -> Generator[str]:
     """A namespace in any cluster, usable at once: its default service account is there."""
     name = f"test-{next(_numbers)}"
     cluster.client.create(Namespace(metadata=ObjectMeta(name=name)))
@@ -128,7 +128,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and report.failed:
         values: dict[str, object] = getattr(item, "funcargs", {})
         used = {id(value): value for value in values.values() if isinstance(value, Cluster)}
-        used |= {id(cluster): cluster for cluster in item.stash.get(_own_clusters, [])}
+        used |= {id(cluster): cluster for cluster in item.stash.get(_own_clusters, list[Cluster]())}
         namespace = values.get("namespace")
         for cluster in used.values():
             state = cluster.last_state(namespace if isinstance(namespace, str) else None)
@@ -136,6 +136,6 @@ def pytest_runtest_makereport(
     return report
 
 
-def _cluster_name() -> str:
-    """Names carry the pid: sessions side by side do not meet."""
+def unique_name() -> str:
+    """For a cluster. Names carry the pid: sessions side by side do not meet."""
     return f"t{os.getpid()}-{next(_numbers)}"

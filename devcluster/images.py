@@ -217,9 +217,7 @@ def _run(command: list[str]) -> bytes:
     try:
         return subprocess.run(command, check=True, capture_output=True).stdout
     except FileNotFoundError:
-        raise DevclusterError(
-            f"{command[0]} is not installed", "images are made on Debian or Ubuntu"
-        ) from None
+        raise DevclusterError(f"{command[0]} is not installed", "images are made on Debian or Ubuntu") from None
     except subprocess.CalledProcessError as error:
         words = error.stderr.decode(errors="replace").strip()
         raise DevclusterError(f"{' '.join(command)} failed:\n{words}") from None

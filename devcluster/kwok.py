@@ -15,6 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule
 from lightkube.resources.core_v1 import Node
 
+from devcluster.api import list_all
 from devcluster.pki import Pki
 from devcluster.process import Process
 from devcluster.record import Record
@@ -32,9 +33,7 @@ CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 RULES = [
     PolicyRule(apiGroups=[""], resources=["nodes"], verbs=["get", "list", "watch"]),
     PolicyRule(apiGroups=[""], resources=["nodes/status", "pods/status"], verbs=["patch", "update"]),
-    PolicyRule(
-        apiGroups=[""], resources=["pods"], verbs=["get", "list", "watch", "patch", "update", "delete"]
-    ),
+    PolicyRule(apiGroups=[""], resources=["pods"], verbs=["get", "list", "watch", "patch", "update", "delete"]),
     PolicyRule(apiGroups=[""], resources=["events"], verbs=["create", "patch", "update"]),
     PolicyRule(
         apiGroups=["coordination.k8s.io"],
@@ -120,14 +119,17 @@ def create_nodes(
 
 
 def delete_nodes(client: Client, names: tuple[str, ...]) -> None:
+    def delete(name: str) -> None:
+        client.delete(Node, name)
+
     with ThreadPoolExecutor(CONCURRENCY) as pool:
-        list(pool.map(lambda name: client.delete(Node, name), names))
+        list(pool.map(delete, names))
 
 
 def readiness(client: Client) -> dict[str, bool]:
     """Every node of the cluster, and whether it says it is Ready."""
     found: dict[str, bool] = {}
-    for node in client.list(Node):
+    for node in list_all(client, Node):
         conditions = (node.status.conditions if node.status else None) or []
         name = (node.metadata.name if node.metadata else None) or ""
         found[name] = any(each.type == "Ready" and each.status == "True" for each in conditions)

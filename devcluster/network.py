@@ -73,6 +73,15 @@ class AddressPlan:
         return f"10.214.{self.number * 16 + ordinal}.0/24"
 
 
+def free_number(taken: set[int]) -> int:
+    """A number that is neither taken nor, for all the machine's routes tell, used by somebody unknown."""
+    routes = _ip("route", "show").split()
+    for number in range(CLUSTERS_MAX):
+        if number not in taken and AddressPlan(number).node_range not in routes:
+            return number
+    raise DevclusterError(f"all {CLUSTERS_MAX} cluster numbers are taken", "python -m devcluster clean")
+
+
 def free_port(number: int, taken: set[int]) -> int:
     """A port of the cluster's hundred that nobody listens on (somebody else's server may)."""
     first = FIRST_PORT + number * PORTS_PER_CLUSTER

@@ -67,9 +67,7 @@ class Node:
             "containerd",
             [str(containerd / "containerd"), f"--config={self._etc}/containerd.toml"],
             inside=True,
-            environment={
-                "PATH": f"{containerd}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-            },
+            environment={"PATH": f"{containerd}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
         )
         self.kubelet = self._process("kubelet", self._kubelet_command(kube), inside=True)
 

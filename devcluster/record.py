@@ -11,9 +11,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import uuid
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,12 @@ class Record:
     boot: str
     owner: Owner | None
     """None: the cluster was started for a person and outlives the command that started it."""
-    ports: dict[str, int] = field(default_factory=lambda: dict[str, int]())
-    addresses: list[str] = field(default_factory=lambda: list[str]())
-    routes: list[str] = field(default_factory=lambda: list[str]())
-    nodes: list[str] = field(default_factory=lambda: list[str]())
+    identity: str = ""
+    """Tells this cluster from a later one that got the same name."""
+    ports: dict[str, int] = field(default_factory=dict[str, int])
+    addresses: list[str] = field(default_factory=list[str])
+    routes: list[str] = field(default_factory=list[str])
+    nodes: list[str] = field(default_factory=list[str])
 
     @property
     def cgroup(self) -> ClusterCgroup:
@@ -75,8 +78,12 @@ class Record:
 
     @classmethod
     def load(cls, folder: Path) -> "Record":
+        """Read a record. One of another version of this code must be removable, too: extra fields are
+        skipped, missing ones are empty."""
         content: dict[str, Any] = json.loads((folder / "record.json").read_text())
         owner = content.pop("owner")
+        known = {each.name for each in fields(cls)}
+        content = {key: value for key, value in content.items() if key in known}
         return cls(folder=folder, owner=Owner(**owner) if owner else None, **content)
 
     def is_abandoned(self) -> bool:
@@ -134,15 +141,11 @@ class Clusters:
             self._sweep()
             alive = self._records()
             if any(record.name == name for record in alive):
-                raise DevclusterError(
-                    f"cluster {name!r} is up already", f"python -m devcluster down --name {name}"
-                )
-            free = sorted(set(range(network.CLUSTERS_MAX)) - {record.number for record in alive})
-            if not free:
-                raise DevclusterError(f"{len(alive)} clusters are up already", "python -m devcluster clean")
+                raise DevclusterError(f"cluster {name!r} is up already", f"python -m devcluster down --name {name}")
+            number = network.free_number({record.number for record in alive})
             folder = self.folder / name
             folder.mkdir(mode=0o700)
-            record = Record(folder, name, free[0], _boot_id(), Owner.current())
+            record = Record(folder, name, number, _boot_id(), Owner.current(), uuid.uuid4().hex)
             record.save()
             self._remember_forwarding()
             return record
@@ -160,7 +163,9 @@ class Clusters:
     def remove(self, record: Record) -> None:
         """Remove every trace of a cluster. Done twice, or after half of it was done, it still ends well."""
         with self._locked():
-            self._remove(record)
+            current = self.find(record.name)
+            if current is not None and current.identity == record.identity:
+                self._remove(current)
             self._restore_forwarding()
 
     def sweep(self) -> list[str]:
@@ -169,14 +174,12 @@ class Clusters:
             return self._sweep()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Generator[None]:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = self.folder.stat()
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             # Somebody else could swap the files that root is about to trust.
-            raise DevclusterError(
-                f"{self.folder} must belong to you alone (mode 0700)", f"rm -r {self.folder}"
-            )
+            raise DevclusterError(f"{self.folder} must belong to you alone (mode 0700)", f"rm -r {self.folder}")
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

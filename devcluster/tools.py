@@ -27,9 +27,7 @@ def packages() -> tuple[str, ...]:
 def check(*, real_nodes: bool) -> None:
     """Raise when this user or this machine cannot run a cluster."""
     if os.geteuid() != 0:
-        raise DevclusterError(
-            "a cluster needs root: it makes cgroups, mounts and addresses", "run this with sudo"
-        )
+        raise DevclusterError("a cluster needs root: it makes cgroups, mounts and addresses", "run this with sudo")
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = {package for program, package in PROGRAMS.items() if not shutil.which(program, path=path)}
     if real_nodes:

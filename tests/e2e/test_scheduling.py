@@ -47,7 +47,7 @@ def test_an_extended_resource_on_a_kwok_node_is_counted(
 class OnlyLastNode(BaseHTTPRequestHandler):
     """A scheduler extender that lets only the node pass whose name is last in the alphabet."""
 
-    def do_POST(self) -> None:  # noqa: N802 (http.server's name)
+    def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(asked["Pod"]["metadata"]["name"])  # type: ignore[attr-defined]
         answer = json.dumps({"NodeNames": [max(asked["NodeNames"])], "FailedNodes": {}}).encode()
@@ -55,7 +55,7 @@ class OnlyLastNode(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Keep quiet."""
 
 
