@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +73,7 @@ class Cluster:
         self.nodes: list[Node] = []
         self.kwok: Process | None = None
         self.api_forwarder = _api_forwarder(record)
+        self._connections = ExitStack()
 
     @classmethod
     def start(
@@ -165,7 +167,9 @@ class Cluster:
 
     def client_of(self, kubeconfig: Path) -> Client:
         """The API as somebody else sees it; see `control_plane.pki.kubeconfig`."""
-        return Client(config=KubeConfig.from_file(str(kubeconfig)), trust_env=False)
+        return self._connections.enter_context(
+            Client(config=KubeConfig.from_file(str(kubeconfig)), trust_env=False)
+        )
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str = "") -> str:
         """Run kubectl as the administrator and return its output; a failure is an error."""
@@ -298,6 +302,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Remove every trace of the cluster."""
+        self._connections.close()
         self._clusters.remove(self._record)
         for component in (*self.components, *(node.holder for node in self.nodes)):
             component.reap()

@@ -52,13 +52,13 @@ class Node:
     ) -> None:
         """`kube` and `containerd` are the folders of the programs."""
         self.name = name
-        self.folder = record.folder / name
+        ordinal = record.nodes.index(name) + 1
+        self.folder = record.folder / f"n{ordinal}"  # short: paths of sockets end at 107 characters
         self._record = record
         self._pki = pki
         self._programs = containerd
         self._labels = dict(labels)
         self._gates = dict(feature_gates)
-        ordinal = record.nodes.index(name) + 1
         self.address = record.plan.node(ordinal)
         self._pods = record.plan.pods(ordinal)
         self._visible = (record.folder, kube, containerd)
@@ -258,6 +258,8 @@ conf_dir = "{self._etc}/cni"
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._record.cgroup.name}/{self.name}",
             "failCgroupV1": False,
+            # Ten times the default: tests wait for what a node reports.
+            "nodeStatusUpdateFrequency": "1s",
             "failSwapOn": False,
             "enforceNodeAllocatable": [],
             "oomScoreAdj": 0,

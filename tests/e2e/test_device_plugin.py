@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from lightkube.resources.core_v1 import Node, Pod
+from lightkube.resources.core_v1 import Pod
 
 from devcluster.cluster import Cluster
 from devcluster.pods import pod, wait_for_phase, why_unscheduled
@@ -65,9 +65,9 @@ def plugin(real_cluster: Cluster) -> Iterator[Plugin]:
     plugin.stop()
 
 
-def allocatable(cluster: Cluster) -> str | None:
-    status = cluster.client.get(Node, cluster.nodes[0].name).status
-    return (status.allocatable or {}).get(RESOURCE) if status else None
+def allocatable(cluster: Cluster) -> str:
+    path = f"{{.status.allocatable.{RESOURCE.replace('.', chr(92) + '.')}}}"
+    return cluster.kubectl("get", "node", cluster.nodes[0].name, f"--output=jsonpath={path}")
 
 
 def wait_for_slots(cluster: Cluster, count: int) -> None:

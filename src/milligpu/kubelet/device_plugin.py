@@ -39,7 +39,7 @@ class DevicePlugin:
         self._allocate = allocate
         self._socket = folder / f"milligpu-{resource.replace('/', '-')}.sock"
         if len(str(self._socket)) > SOCKET_PATH_MAX:
-            raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters: Linux allows no more")
+            raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters, as Linux has it")
         self._slots: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self.registered = asyncio.Event()
