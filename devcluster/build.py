@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,41 +89,46 @@ def _build(module: Module, flags: str, draft: Path, report: Report) -> None:
 def _run_with_progress(module: Module, command: list[str], report: Report) -> None:
     """Run `go build`, which names each package on stderr, and tell now and then how far it is."""
     started = time.monotonic()
-    child = subprocess.Popen(
-        command,
-        cwd=module.sources,
-        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stderr is not None
-    lines: deque[str] = deque(maxlen=30)
-    count = 0
-
-    def read(stream: "subprocess.Popen[str]") -> None:
-        nonlocal count
-        for line in stream.stderr or ():
-            lines.append(line.rstrip())
-            count += 1
-
-    reader = threading.Thread(target=read, args=(child,), daemon=True)
-    reader.start()
-    try:
-        while True:
-            try:
-                code = child.wait(PROGRESS_EVERY_S)
-                break
-            except subprocess.TimeoutExpired:
-                last = lines[-1] if lines else "starting"
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    with subprocess.Popen(command, cwd=module.sources, env=environment, stderr=subprocess.PIPE, text=True) as child:
+        said = _Listener(child.stderr or ())
+        try:
+            while (code := _wait(child, PROGRESS_EVERY_S)) is None:
                 elapsed = _duration(time.monotonic() - started)
-                report(f"  {module.name}: {elapsed}, {count} packages, now at {last}")
-    except BaseException:
-        child.kill()
-        child.wait()
-        raise
-    reader.join()
+                report(f"  {module.name}: {elapsed}, {said.count} packages, now at {said.last}")
+        except BaseException:
+            child.kill()
+            raise
+        said.join()
     if code != 0:
-        raise DevclusterError(f"go build failed in {module.sources}:\n" + "\n".join(lines))
+        raise DevclusterError(f"go build failed in {module.sources}:\n" + "\n".join(said.lines))
+
+
+class _Listener(threading.Thread):
+    """Reads a program's lines as they come, so that it never waits for us; keeps the last ones."""
+
+    def __init__(self, stream: Iterable[str]) -> None:
+        super().__init__(daemon=True)
+        self.lines: deque[str] = deque(maxlen=30)
+        self.count = 0
+        self._stream = stream
+        self.start()
+
+    def run(self) -> None:
+        for line in self._stream:
+            self.lines.append(line.rstrip())
+            self.count += 1
+
+    @property
+    def last(self) -> str:
+        return self.lines[-1] if self.lines else "the start"
+
+
+def _wait(child: "subprocess.Popen[str]", seconds: float) -> int | None:
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _duration(seconds: float) -> str:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -71,9 +70,9 @@ class Cluster:
             record, self._kube, feature_gates=feature_gates, apiserver_args=apiserver_args
         )
         self.nodes: list[Node] = []
+        self._clients: list[Client] = []
         self.kwok: Process | None = None
         self.api_forwarder = _api_forwarder(record)
-        self._connections = ExitStack()
 
     @classmethod
     def start(
@@ -166,10 +165,10 @@ class Cluster:
         return self.client_of(self.kubeconfig)
 
     def client_of(self, kubeconfig: Path) -> Client:
-        """The API as somebody else sees it; see `control_plane.pki.kubeconfig`."""
-        return self._connections.enter_context(
-            Client(config=KubeConfig.from_file(str(kubeconfig)), trust_env=False)
-        )
+        """The API as somebody else sees it; see `control_plane.pki.kubeconfig`. Closed by `stop`."""
+        client = Client(config=KubeConfig.from_file(str(kubeconfig)), trust_env=False)
+        self._clients.append(client)
+        return client
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str = "") -> str:
         """Run kubectl as the administrator and return its output; a failure is an error."""
@@ -302,7 +301,8 @@ class Cluster:
 
     def stop(self) -> None:
         """Remove every trace of the cluster."""
-        self._connections.close()
+        for client in self._clients:
+            client.close()
         self._clusters.remove(self._record)
         for component in (*self.components, *(node.holder for node in self.nodes)):
             component.reap()

@@ -83,7 +83,7 @@ def _make(image: Image, draft: Path, report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="milligpu-image-") as folder:
         packages = _download(image, Path(folder), report)
         layer = _layer(image, packages)
-    (draft / image.file_name).write_bytes(_oci_archive(image, layer))
+    (draft / image.file_name).write_bytes(oci_archive(image, layer))
     report(f"made image {image.reference}: {len(packages)} packages, {len(layer) // 2**20} MiB")
 
 
@@ -125,9 +125,9 @@ def _layer(image: Image, packages: list[Path]) -> bytes:
 
     for package in packages:
         for member, content in _members(package):
-            path = _merged(member.name)
+            path = merged(member.name)
             if path and path not in _TOP_FOLDERS and not f"{path}/".startswith(_NOT_IN_IMAGE):
-                target = _merged(member.linkname) if member.islnk() else member.linkname
+                target = merged(member.linkname) if member.islnk() else member.linkname
                 add(path, member.type, member.mode, content, target)
     for path, text in _ACCOUNTS.items():
         add(path, tarfile.REGTYPE, 0o644, text.encode())
@@ -153,7 +153,7 @@ def _members(package: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
     return members
 
 
-def _merged(name: str) -> str:
+def merged(name: str) -> str:
     """Where a path of a package ends up today: /bin and /lib are links into /usr."""
     path = name.removeprefix("./").strip("/").removeprefix(".")
     top = path.partition("/")[0]
@@ -168,7 +168,7 @@ def _tar(entries: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def _oci_archive(image: Image, layer: bytes) -> bytes:
+def oci_archive(image: Image, layer: bytes) -> bytes:
     """Wrap a layer as the OCI image layout wants it, with the name that containerd is to give it."""
     config = _json(
         {

@@ -27,7 +27,7 @@ NODES_MAX = 15
 FIRST_PORT = 20000
 PORTS_PER_CLUSTER = 100
 
-_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ def remove_pod_links(pod_range: str) -> None:
 
 def forwarding() -> str:
     """Whether the machine forwards packets; the CNI plugin that connects pods switches it on."""
-    return _FORWARDING.read_text().strip()
+    return FORWARDING.read_text().strip()
 
 
 def set_forwarding(value: str) -> None:
     if forwarding() != value:
-        _FORWARDING.write_text(value)
+        FORWARDING.write_text(value)
 
 
 def _ip(*arguments: str) -> str:

@@ -96,6 +96,7 @@ def test_etcd_refuses_certificates_of_the_cluster(control_plane: Cluster) -> Non
     with httpx2.Client(verify=context, trust_env=False) as client, pytest.raises(httpx2.TransportError):
         client.get(endpoint)
 
+    context = ssl.create_default_context(cafile=str(pki.etcd.certificate))
     context.load_cert_chain(pki.files.etcd_client.certificate, pki.files.etcd_client.key)
     with httpx2.Client(verify=context, trust_env=False) as client:
         assert client.get(endpoint).status_code == 200

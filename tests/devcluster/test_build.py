@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+
+from devcluster import build
+from devcluster.errors import DevclusterError
+
+
+def test_kubernetes_is_new_enough_for_consumable_capacity() -> None:
+    major, minor, _ = build.kubernetes_version().removeprefix("v").split(".")
+
+    assert (int(major), int(minor)) >= (1, 36)
+
+
+def test_without_go_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLIGPU_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(DevclusterError, match=r"go is not installed(.|\n)*hint: install Go"):
+        build.binaries(build.KWOK, lambda _: None)
+
+
+def test_a_build_that_fails_shows_the_compilers_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLIGPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "go.mod").write_text("module bad\n\ngo 1.26.0\n")
+    (tmp_path / "bad" / "main.go").write_text("package main\n\nfunc main() { undefinedThing() }\n")
+    lines: list[str] = []
+
+    with pytest.raises(DevclusterError, match="undefined: undefinedThing"):
+        build.binaries(build.Module("bad", ("bad",), minutes=1, target="."), lines.append)
+
+    assert lines == ["building bad: once, about 1 minutes on two cores"]

@@ -1,0 +1,35 @@
+import pytest
+
+from devcluster.wait import TimedOut, until
+
+
+def test_the_first_useful_value_is_returned() -> None:
+    values = iter([None, False, "there"])
+
+    assert until("a value", lambda: next(values), 5, every_s=0) == "there"
+
+
+def test_zero_and_empty_are_values_too() -> None:
+    assert until("a number", lambda: 0, 1) == 0
+    assert until("a text", lambda: "", 1) == ""
+
+
+def test_a_wait_in_vain_tells_what_for_and_what_it_last_saw() -> None:
+    def refused() -> bool:
+        raise ConnectionRefusedError("port 7")
+
+    with pytest.raises(TimedOut) as failed:
+        until("the server", refused, 0, retry=(OSError,), last_state=lambda: "its log")
+
+    said = str(failed.value)
+    assert "for the server" in said
+    assert "ConnectionRefusedError: port 7" in said
+    assert said.endswith("\nits log")
+
+
+def test_an_error_nobody_expected_ends_the_wait_at_once() -> None:
+    def broken() -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        until("never", broken, 60, retry=(OSError,))
