@@ -16,6 +16,7 @@ from devcluster.errors import DevclusterError
 from devcluster.record import Clusters, Record
 from devcluster.report import to_stderr
 
+DEFAULT_NAME = "dev"
 GPU_RESOURCE = "nvidia.com/vgpu"
 GPU_AMOUNT = "8000"
 
@@ -41,13 +42,13 @@ def _parser() -> argparse.ArgumentParser:
 
     command("build", build, "build the programs and images a cluster needs, if they are not there yet")
     up_command = command("up", up, "start a cluster that stays until `down`")
-    up_command.add_argument("--name", default="dev", help="default: dev")
+    up_command.add_argument("--name", default=DEFAULT_NAME, help=f"default: {DEFAULT_NAME}")
     up_command.add_argument("--nodes", type=int, default=1, help="real nodes (default: 1)")
     up_command.add_argument(
         "--kwok", type=int, default=0, metavar="N", help=f"KWOK nodes with {GPU_AMOUNT} {GPU_RESOURCE} each"
     )
     down_command = command("down", down, "remove a cluster and every trace of it")
-    down_command.add_argument("--name", default="dev", help="default: dev")
+    down_command.add_argument("--name", default=DEFAULT_NAME, help=f"default: {DEFAULT_NAME}")
     command("status", status, "show the clusters of this machine")
     clean_command = command("clean", clean, "remove all clusters, also those of tests that still run")
     clean_command.add_argument("--cache", action="store_true", help="remove built programs and images as well")
@@ -83,7 +84,10 @@ def up(options: argparse.Namespace) -> None:
     )
     to_stderr("then:  kubectl get nodes")
     to_stderr("       kubectl run hello --image=local.dev/base:1 --image-pull-policy=Never -- sleep infinity")
-    to_stderr(f"to remove it:  python -m devcluster down --name {options.name}")
+    remove = (
+        "make cluster-down" if options.name == DEFAULT_NAME else f"python -m devcluster down --name {options.name}"
+    )
+    to_stderr(f"to remove it:  {remove}")
 
 
 def down(options: argparse.Namespace) -> None:
