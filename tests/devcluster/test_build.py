@@ -32,3 +32,23 @@ def test_a_build_that_fails_shows_the_compilers_words(tmp_path: Path, monkeypatc
         build.binaries(build.Module("bad", ("bad",), minutes=1, target="."), lines.append)
 
     assert lines == ["building bad: once, about 1 minutes on two cores"]
+
+
+def test_a_build_tells_how_far_it_is_and_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLIGPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    monkeypatch.setattr(build, "PROGRESS_EVERY_S", 0.01)
+    (tmp_path / "hello").mkdir()
+    (tmp_path / "hello" / "go.mod").write_text("module hello\n\ngo 1.26.0\n")
+    (tmp_path / "hello" / "main.go").write_text('package main\n\nfunc main() { println("hello") }\n')
+    module = build.Module("hello", ("hello",), minutes=1, target=".")
+    lines: list[str] = []
+
+    folder = build.binaries(module, lines.append)
+
+    assert (folder / "hello").exists()
+    assert any(line.startswith("  hello: 0:0") for line in lines[1:-1])
+    assert lines[-1].startswith("built hello in 0:0")
+    count = len(lines)
+    assert build.binaries(module, lines.append) == folder
+    assert len(lines) == count
