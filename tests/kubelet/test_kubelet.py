@@ -1,0 +1,53 @@
+"""What our side of the kubelet's APIs refuses; how it works with a real kubelet is in tests/e2e."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from milligpu.kubelet.device_plugin import SLOTS_MAX, DevicePlugin
+from milligpu.kubelet.pod_resources import PodResources
+from milligpu.model.errors import BadRequest, Unavailable
+
+
+async def never(_slots: Sequence[str]) -> str:
+    raise AssertionError("nothing may be allocated here")
+
+
+@pytest.mark.parametrize("slots", [[""], ["x" * 64], ["x"] * (SLOTS_MAX + 1)])
+def test_slots_that_the_kubelet_would_choke_on_are_refused(tmp_path: Path, slots: list[str]) -> None:
+    plugin = DevicePlugin(tmp_path, "nvidia.com/vgpu", never)
+    with pytest.raises(BadRequest, match="slot"):
+        plugin.offer(slots)
+
+
+def test_a_folder_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="at most 107"):
+        DevicePlugin(tmp_path / ("x" * 100), "nvidia.com/vgpu", never)
+
+
+def test_a_plugin_waits_for_a_kubelet_and_ends_when_told(tmp_path: Path) -> None:
+    async def scene() -> None:
+        plugin = DevicePlugin(tmp_path, "nvidia.com/vgpu", never)
+        running = asyncio.create_task(plugin.run())
+        done, _ = await asyncio.wait([running], timeout=0.3)
+        assert not done
+        assert not plugin.registered.is_set()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scene())
+
+
+def test_a_kubelet_that_is_away_is_named(tmp_path: Path) -> None:
+    async def ask() -> None:
+        kubelet = PodResources(tmp_path / "kubelet.sock")
+        try:
+            await kubelet.held()
+        finally:
+            await kubelet.close()
+
+    with pytest.raises(Unavailable, match=r"kubelet at .*kubelet.sock: UNAVAILABLE"):
+        asyncio.run(ask())
