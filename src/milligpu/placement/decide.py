@@ -72,6 +72,9 @@ class Placer:
         self._scorers: dict[PolicyName, Scorer] = {}
         self._specs: dict[SpecKey, Spec] = {}
         self._columns: OrderedDict[tuple[PolicyName, SpecKey], _Column] = OrderedDict()
+        # A request is observed, placed and committed in a row.
+        self._last: tuple[PodRequest, Spec] | None = None
+        self._folded: tuple[PodRequest, int, Footprint] | None = None
         self._layout = -1
         self._order: IntArray = np.zeros(0, np.int64)
         self._observed = 0
@@ -98,6 +101,11 @@ class Placer:
 
     def spec(self, request: PodRequest) -> Spec:
         """The request in numbers."""
+        if self._last is None or self._last[0] is not request:
+            self._last = request, self._spec(request)
+        return self._last[1]
+
+    def _spec(self, request: PodRequest) -> Spec:
         if request.gpu_class is not None and request.gpu_class not in self.classes:
             known = ", ".join(sorted(self.classes)) or "a class that is defined; there is none"
             raise BadRequest("class", request.gpu_class, known)
@@ -150,7 +158,7 @@ class Placer:
 
     def _linked(self, spec: Spec, row: int, columns: IntArray) -> IntArray:
         """Whole cards are all alike to the score; of those that are free take the best-linked."""
-        if len(columns) < 2 or not spec.whole or spec.uneven or spec.grouped:  # noqa: PLR2004
+        if len(columns) <= 1 or not spec.whole or spec.uneven or spec.grouped:
             return columns
         cells = self.fitter.cells(spec, np.array([row]), None)[0]
         bits = sum(1 << int(column) for column in np.flatnonzero(cells))
@@ -201,6 +209,7 @@ class Placer:
             return
         self._layout = self.snapshot.layout
         self._columns.clear()
+        self._last = None
         for spec in self._specs.values():
             spec.learn(self.snapshot)
         names = self.snapshot.node_names
@@ -236,13 +245,19 @@ class Placer:
         snap = self.snapshot
         if not request.wants_gpu:
             return Grant(request.pod.uid, snap.node_names[row], {}, priority=request.priority)
-        folded = fold(request, snap, row)
+        folded = self._fold(request, row)
         uuids = [snap.uuids[row][int(column)] for column in columns]
         # Columns are in the order of the largest demand first.
         order = sorted(range(len(folded.demands)), key=lambda n: _size(folded.demands[n]), reverse=True)
         card = {number: uuids[at] for at, number in enumerate(order)}
         policy = request.policy or snap.kinds[int(snap.kind[row])].policy
         return Grant(request.pod.uid, snap.node_names[row], _shares(folded, card), policy, request.priority)
+
+    def _fold(self, request: PodRequest, row: int) -> Footprint:
+        kind = int(self.snapshot.kind[row])
+        if self._folded is None or self._folded[0] is not request or self._folded[1] != kind:
+            self._folded = request, kind, fold(request, self.snapshot, row)
+        return self._folded[2]
 
     def commit(self, request: PodRequest, grant: Grant) -> Holding:
         """Book a grant; refused where it would over-commit a card."""
@@ -263,7 +278,7 @@ class Placer:
         """What a granted request holds: its peak on each card, as its containers come and go."""
         cards: dict[str, Demand] = {}
         if grant.gpus:
-            folded = fold(request, self.snapshot, self._row(grant))
+            folded = self._fold(request, self._row(grant))
             for name, parts in folded.slices.items():
                 for (number, _), share in zip(parts, grant.containers[name], strict=True):
                     cards[share.gpu] = folded.demands[number]

@@ -125,7 +125,7 @@ def containers_of(key: SpecKey) -> tuple[ContainerRequest, ...]:
 def label_mask(snapshot: Snapshot, locality: Locality) -> BoolArray:
     """The cards that a pod with these labels may join."""
     mine = snapshot.label_number(locality.exclusion)
-    mask = (snapshot.exclusion == NOBODY) | (snapshot.exclusion == mine)
+    mask = snapshot.open & ((snapshot.exclusion == NOBODY) | (snapshot.exclusion == mine))
     for cell in snapshot.cells_with(anti_affinity=locality.anti_affinity):
         mask[cell] = False
     together = snapshot.cells_with(affinity=locality.affinity)
@@ -161,15 +161,12 @@ class Fitter:
         """Which cards of these rows can take the spec's largest demand on one card, by themselves."""
         snap = self.snapshot
         kind = snap.kind[rows]
-        fits = snap.open[rows] & (snap.milli[rows] >= spec.milli[kind][:, None])
-        fits &= snap.mib[rows] >= spec.mib[kind][:, None]
-        fits &= (spec.allowed[kind] & (snap.cpu[rows] >= spec.cpu))[:, None]
+        free = snap.offered if locality is None else np.where(label_mask(snap, locality), snap.milli, -1)
+        # A card that has not even that is never enough, nor is any card where the CPU is short.
+        least = np.where(spec.allowed[kind] & (snap.cpu[rows] >= spec.cpu), spec.milli[kind], 1 << 40)
+        fits = (free[rows] >= least[:, None]) & (snap.mib[rows] >= spec.mib[kind][:, None])
         if spec.whole and not spec.uneven:
             fits &= snap.tenants[rows] == 0
-        if locality is None:
-            fits &= snap.exclusion[rows] <= 0
-        else:
-            fits &= label_mask(snap, locality)[rows]
         wants = spec.key.requirements
         if wants.uuids is not None or wants.uuids_not:
             fits &= self._named(wants)[rows]

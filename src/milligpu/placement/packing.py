@@ -90,25 +90,22 @@ class Packing:
         size = np.array([share for _, share in levels], np.int64)
         self._size = size.astype(np.float32)
         self._ones = int((self._number == 1).sum())
+        self._scale = (self.weights.copies * self._number * self._size).astype(np.float32)
         residue = np.arange(1001)[:, None]
         holds = residue >= size
-        self._reach = np.where(holds, residue, 0).astype(np.float32)
-        self._times = (residue // size).astype(np.float32)
-        self._holds = holds[:, self._ones :].astype(np.float32)
+        # Side by side, so that one lookup gets all three: the GPU it can reach, how often it fits, if it fits.
+        parts = (np.where(holds, residue, 0), residue // size, holds[:, self._ones :])
+        self._table = np.concatenate(parts, axis=1).astype(np.float32)
 
     def _rebuild(self) -> None:
         """All rows anew."""
         snap = self.snapshot
         self.layout = snap.layout
-        rows = np.arange(snap.rows)
-        levels = len(self._levels)
-        self._row_reach = np.zeros((snap.rows, levels), np.float32)
-        self._row_times = np.zeros((snap.rows, levels), np.float32)
-        self._row_holds = np.zeros((snap.rows, levels - self._ones), np.float32)
+        self._row_sums = np.zeros((snap.rows, self._table.shape[1]), np.float32)
         self._row_free = np.zeros(snap.rows, np.float32)
         self._row_worth = np.zeros(snap.rows, np.float32)
         self._seen = snap.now
-        self._measure(rows)
+        self._measure(np.arange(snap.rows))
 
     def catch_up(self) -> None:
         """Bring the rows that changed up to date."""
@@ -125,17 +122,13 @@ class Packing:
 
     def _measure(self, rows: IntArray) -> None:
         residue = self.snapshot.residue[rows]
-        self._row_reach[rows] = self._reach[residue].sum(axis=1)
-        self._row_times[rows] = self._times[residue].sum(axis=1)
-        self._row_holds[rows] = self._holds[residue].sum(axis=1)
-        self._row_free[rows] = residue.sum(axis=1)
-        self._row_worth[rows] = self._worth_now(rows)
-
-    def _worth_now(self, rows: IntArray) -> FloatArray:
+        sums = self._table[residue].sum(axis=1)
+        free = residue.sum(axis=1, dtype=np.float32)
+        self._row_sums[rows] = sums
+        self._row_free[rows] = free
         cpu = self.snapshot.cpu[rows]
         weight, most = self._terms(rows, cpu)
-        usable = self._usable(self._row_reach[rows], self._row_times[rows], self._row_holds[rows], most)
-        return np.einsum("rl,rl->r", weight, usable) + self._beside(cpu, self._row_free[rows])
+        self._row_worth[rows] = self._worth(sums, weight, most) + self._beside(cpu, free)
 
     # -- worth -------------------------------------------------------------------------------------------------
 
@@ -146,29 +139,31 @@ class Packing:
         most = cpu.astype(np.float32)[:, None] * self._inverse_cpu[kind]
         return weight, np.maximum(np.floor(most + _EPSILON), 1)
 
-    def _usable(self, reach: FloatArray, times: FloatArray, holds: FloatArray, most: FloatArray) -> FloatArray:
+    def _worth(self, sums: FloatArray, weight: FloatArray, most: FloatArray) -> FloatArray:
+        return np.vecdot(weight, self._usable(sums, most))
+
+    def _usable(self, sums: FloatArray, most: FloatArray) -> FloatArray:
         """What each level can use of rows: the free GPU it can reach, blended with how often it fits."""
-        ones, share = self._ones, self.weights.copies
-        number = self._number[ones:]
-        if len(number):
-            times = times.copy()
-            times[:, ones:] = np.floor(times[:, ones:] / number)
+        ones, levels, share = self._ones, len(self._number), self.weights.copies
+        reach, times = sums[:, :levels], sums[:, levels : 2 * levels]
         usable = (1 - share) * reach
+        if ones == levels:
+            return usable + np.minimum(times, most) * self._scale if share else usable
+        number = self._number[ones:]
         if share:
-            usable += np.minimum(times, most) * (share * self._number * self._size)
-        if len(number):
-            usable[:, ones:] *= holds >= number
+            whole = times.copy()
+            whole[:, ones:] = np.floor(whole[:, ones:] / number)
+            usable += np.minimum(whole, most, out=whole) * self._scale
+        usable[:, ones:] *= sums[:, 2 * levels :] >= number
         return usable
 
     def _beside(self, cpu: IntArray, free: FloatArray) -> FloatArray:
         """The worth that does not depend on levels: CPU next to GPU, and CPU for pods that want no GPU."""
-        worth = np.zeros(len(cpu), np.float32)
-        if self._per_cpu > 0 and self.weights.balance > 0:
-            worth += self.weights.balance * np.minimum(free, cpu * self._per_cpu)
-        if self.weights.cpu > 0:
-            step = np.minimum(cpu / self._cpu_step, len(self._cpu_worth) - 1).astype(np.int64)
-            worth += self._cpu_worth[np.maximum(step, 0)]
-        return worth
+        if self.weights.balance <= 0:
+            return np.zeros(len(cpu), np.float32)
+        step = np.minimum(cpu * (1 / self._cpu_step), len(self._cpu_worth) - 1).astype(np.int64)
+        beside = np.minimum(free, cpu * self._per_cpu) * self.weights.balance
+        return (beside + self._cpu_worth[step]).astype(np.float32)
 
     def scores(self, spec: Spec, found: Found) -> WideArray:
         """How much of the cluster's worth each way of placing the spec keeps; higher is better."""
@@ -178,17 +173,17 @@ class Packing:
             return np.zeros(0)
         cpu = self.snapshot.cpu[rows] - spec.cpu
         weight, most = self._terms(rows, cpu)
-        if found.columns.shape[1]:
+        sums, free = self._row_sums[rows], self._row_free[rows]
+        taken: FloatArray | float = 0.0
+        if found.columns.shape[1] == 1:
+            before, after = found.before[:, 0], found.after[:, 0]
+            sums += self._table[after] - self._table[before]
+            taken = (before - after).astype(np.float32)
+        elif found.columns.shape[1]:
             before, after = found.before, found.after
-            reach = (self._reach[after] - self._reach[before]).sum(axis=1) + self._row_reach[rows]
-            times = (self._times[after] - self._times[before]).sum(axis=1) + self._row_times[rows]
-            holds = (self._holds[after] - self._holds[before]).sum(axis=1) + self._row_holds[rows]
-            taken = (before - after).sum(axis=1).astype(np.float32)
-        else:
-            reach, times, holds = self._row_reach[rows], self._row_times[rows], self._row_holds[rows]
-            taken = np.zeros(len(rows), np.float32)
-        worth = np.einsum("rl,rl->r", weight, self._usable(reach, times, holds, most))
-        worth += self._beside(cpu, self._row_free[rows] - taken)
+            sums += (self._table[after] - self._table[before]).sum(axis=1)
+            taken = (before - after).sum(axis=1, dtype=np.float32)
+        worth = self._worth(sums, weight, most) + self._beside(cpu, free - taken)
         kept = (worth - self._row_worth[rows] + taken).astype(np.float64)
         if self.weights.bin_milli is None:
             return np.floor(100 / (1 + np.exp(-np.clip(kept / 1000, -50, 50))))
@@ -209,7 +204,7 @@ class Packing:
         part = np.array(list(gpu.values()))
         level = self._classify(classes)
         demand = np.array([float((c.count * c.share)[c.allowed].max(initial=0)) for c in classes])
-        size = np.array([float(c.share[c.allowed].max(initial=1000)) for c in classes])
+        size = np.array([float(c.share[c.allowed].max(initial=1)) for c in classes])
         cpu = np.array([c.cpu for c in classes], np.int64)
         asked_gpu = float(part @ demand)
         self._per_cpu = asked_gpu / float(part @ cpu) if (part @ cpu) > 0 else 0.0
@@ -260,7 +255,7 @@ class Packing:
         snap = self.snapshot
         rows = np.flatnonzero(self._row_free > 0)
         _, most = self._terms(rows, snap.cpu[rows])
-        usable = self._usable(self._row_reach[rows], self._row_times[rows], self._row_holds[rows], most)
+        usable = self._usable(self._row_sums[rows], most)
         bins = np.searchsorted(self._thresholds, snap.cpu[rows], side="right")
         sums = np.zeros((level.shape[1], len(self._thresholds) + 1, len(self._levels)))
         np.add.at(sums, (snap.kind[rows], bins), usable)

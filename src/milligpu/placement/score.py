@@ -98,6 +98,10 @@ class Priced(_Plain):
         """See the packing module."""
         return self._packing.scores(spec, found)
 
+    def placed(self, spec: Spec, row: int) -> None:  # noqa: ARG002
+        """Measure the row again now: a decision has less time than an update."""
+        self._packing.catch_up()
+
     def reprice(self, counts: Mapping[SpecKey, float], specs: Mapping[SpecKey, Spec]) -> None:
         """Set the prices anew."""
         self._packing.reprice(counts, specs)
@@ -183,10 +187,9 @@ class GpuPacking(_Plain):
         width = np.array([len(uuids) for uuids in snap.uuids])[found.rows]
         idle = (snap.residue[found.rows] == WHOLE).sum(axis=1)
         largest = found.before.max(axis=1)
-        in_use = np.maximum(100 - largest // 100, 50)
-        idle_card = max(50 - found.columns.shape[1], 33)
-        tier: IntArray = np.where(largest < WHOLE, in_use, idle_card)
-        return np.where(idle == width, np.maximum(33 - idle, idle), tier) - largest / 1e6
+        in_use: IntArray = np.maximum(100 - largest // 100, 50)
+        in_use[largest == WHOLE] = max(50 - found.columns.shape[1], 33)
+        return np.where(idle == width, np.maximum(33 - idle, idle), in_use) - largest / 1e6
 
 
 class GpuClustering(_Plain):
@@ -246,13 +249,24 @@ def scorer(policy: PolicyName, snapshot: Snapshot, dice: np.random.Generator) ->
     return makers[policy](snapshot)
 
 
+# Below this many ways, plain Python is done before numpy has started.
+_FEW = 48
+
+
 def best_per_row(rows: IntArray, scores: WideArray) -> IntArray:
     """For each row that occurs, where its best score is; the first of equals. `rows` is sorted."""
-    if not len(rows):
-        return np.zeros(0, np.int64)
-    starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-    best = np.maximum.reduceat(scores, starts)
-    lengths = np.diff(np.r_[starts, len(rows)])
-    at = np.flatnonzero(scores == np.repeat(best, lengths))
-    first = np.r_[True, rows[at][1:] != rows[at][:-1]]
+    if len(rows) <= _FEW:
+        best: dict[int, int] = {}
+        values: list[float] = scores.tolist()
+        for at, row in enumerate(rows.tolist()):
+            if row not in best or values[at] > values[best[row]]:
+                best[row] = at
+        return np.fromiter(best.values(), np.int64, len(best))
+    new = np.empty(len(rows), np.bool_)
+    new[0] = True
+    np.not_equal(rows[1:], rows[:-1], out=new[1:])
+    group = np.cumsum(new) - 1
+    top = np.maximum.reduceat(scores, np.flatnonzero(new))
+    at = np.flatnonzero(scores == top[group])
+    _, first = np.unique(group[at], return_index=True)
     return at[first]

@@ -136,12 +136,14 @@ class Snapshot:
         self.exclusion: IntArray = np.full((rows, columns), NOBODY, np.int64)
         self.residue: IntArray = np.zeros((rows, columns), np.int64)
         """The largest share of the card's own proportions that it still can give, in milli."""
+        self.offered: IntArray = np.full((rows, columns), -1, np.int64)
+        """The free milli of cards that pods without labels may join, -1 on all others."""
         self.distinct: BoolArray = np.zeros((rows, columns), np.bool_)
         """Cards that no card before them in the row is exactly like: the others need no second look."""
 
     def _grow(self, rows: int, columns: int) -> None:
         names = ("cpu", "memory", "kind", "key", "milli", "mib", "tenants", "open", "exclusion")
-        names += ("residue", "distinct")
+        names += ("residue", "offered", "distinct")
         old = {name: getattr(self, name) for name in names}
         used, wide = self.rows, self.columns
         self._allocate(max(rows, used), max(columns, wide))
@@ -329,16 +331,18 @@ class Snapshot:
         seen: set[tuple[int, ...]] = set()
         milli, mib = self.milli[row].tolist(), self.mib[row].tolist()
         exclusion, is_open = self.exclusion[row].tolist(), self.open[row].tolist()
-        residue, distinct = [0] * self.columns, [False] * self.columns
+        residue, offered, distinct = [0] * self.columns, [-1] * self.columns, [False] * self.columns
         for column in range(len(self.uuids[row])):
             if not is_open[column]:
                 continue
             free = max(0, min(milli[column], mib[column] * kind.milli // kind.mib))
             residue[column] = min(free, 1000)
+            offered[column] = milli[column] if exclusion[column] <= 0 else -1
             state = (milli[column], mib[column], exclusion[column])
             distinct[column] = state not in seen
             seen.add(state)
         self.residue[row] = residue
+        self.offered[row] = offered
         self.distinct[row] = distinct
         self._log.append(row)
         if len(self._log) > _LOG_MAX:

@@ -48,6 +48,18 @@ class Run:
     offered_by_100: Counter[str] = field(default_factory=Counter[str])
     failed_by_100: Counter[str] = field(default_factory=Counter[str])
     seconds: float = 0.0
+    moves: int = 0
+    """Of running pods, where defragmentation is on."""
+
+    def count(self, pod: Pod, *, placed: bool, early: bool) -> None:
+        """Note what became of a pod; `early` is while the demand is within the capacity."""
+        groups = (pod.group, SPECIFIC) if pod.models else (pod.group,)
+        if early:
+            self.offered_by_100.update(groups)
+        if not placed:
+            self.failed.update(groups)
+            if early:
+                self.failed_by_100.update(groups)
 
     def at(self, percent: int) -> float | None:
         """Mean allocation while the arrived demand rounds to this percentage; None if it never did."""
@@ -60,7 +72,7 @@ def arrivals(trace: Trace, seed: int, arrival: float) -> list[Pod]:
     """The pods of one seed in the order they come."""
     pods = sorted(trace.pods, key=lambda pod: pod.name)
     dice = np.random.default_rng(seed)
-    order = [pods[at] for at in dice.permutation(len(pods))]
+    order = [pods[int(at)] for at in dice.permutation(len(pods))]
     asked, goal = sum(pod.gpu_total for pod in pods), arrival * trace.capacity
     while asked > goal:
         asked -= order.pop(int(dice.integers(len(order)))).gpu_total
@@ -82,7 +94,8 @@ def placer_for(trace: Trace, policy: PolicyName, seed: int, setup: Setup) -> Pla
     """A placer over the empty cluster."""
     nodes: Sequence[Node] = trace.nodes
     if setup.shuffle_nodes:
-        nodes = [nodes[at] for at in np.random.default_rng([seed, 1]).permutation(len(nodes))]
+        order = np.random.default_rng([seed, 1]).permutation(len(nodes))
+        nodes = [trace.nodes[int(at)] for at in order]
     target = Target() if setup.online else Target(workload(trace.pods))
     return Placer(Snapshot.of(nodes, salt=seed), policy, target=target, dice=np.random.default_rng([seed, 2]))
 
@@ -110,21 +123,11 @@ def replay(
             placer.commit(request, grant)
             used += pod.gpu_total
         run.seconds += now() - started
-        _count(run, pod, placed=grant is not None, early=asked <= capacity)
+        run.count(pod, placed=grant is not None, early=asked <= capacity)
         run.arrived.append(asked / capacity * 100)
         run.allocated.append(used / capacity * 100)
         step()
     return run
-
-
-def _count(run: Run, pod: Pod, *, placed: bool, early: bool) -> None:
-    groups = (pod.group, SPECIFIC) if pod.models else (pod.group,)
-    if early:
-        run.offered_by_100.update(groups)
-    if not placed:
-        run.failed.update(groups)
-        if early:
-            run.failed_by_100.update(groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +136,17 @@ class Result:
 
     policy: PolicyName
     runs: tuple[Run, ...]
+    moved: bool = False
 
     def data(self) -> dict[str, object]:
         """As `-o json` shows it."""
-        marks = {mark: [at for run in self.runs if (at := run.at(mark)) is not None] for mark in MARKS}
+        own = {round(run.arrived[-1]) for run in self.runs if run.arrived}
+        marks = {
+            mark: [at for run in self.runs if (at := run.at(mark)) is not None] for mark in sorted({*MARKS, *own})
+        }
         seen = {mark: values for mark, values in marks.items() if values}
         decisions = sum(len(run.arrived) for run in self.runs)
+        moves = {"moves": round(float(np.mean([run.moves for run in self.runs])), 1)} if self.moved else {}
         return {
             "policy": str(self.policy),
             "seeds": [run.seed for run in self.runs],
@@ -147,6 +155,7 @@ class Result:
             "failed": {group: round(self._mean(group), 2) for group in (*GROUPS, SPECIFIC)},
             "failed_percent_at_100": {group: round(self.rejected(group), 3) for group in (*GROUPS, SPECIFIC)},
             "us_per_decision": round(sum(run.seconds for run in self.runs) / max(1, decisions) * 1e6, 1),
+            **moves,
         }
 
     def _mean(self, group: str) -> float:

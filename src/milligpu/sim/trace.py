@@ -196,7 +196,7 @@ def _lines(path: Path, columns: Sequence[str]) -> Iterator[_Line]:
 
 def _read(path: Path, file: Iterable[str], columns: Sequence[str]) -> Iterator[_Line]:
     reader = csv.reader(file)
-    header = [cell.strip() for cell in next(reader, [])]
+    header = [cell.strip() for cell in next(reader, list[str]())]
     want = ", ".join(columns)
     if not header:
         raise BadFormat(f"{path}:1", f"the file is empty: want a header with {want}")
@@ -219,3 +219,31 @@ def _read(path: Path, file: Iterable[str], columns: Sequence[str]) -> Iterator[_
         raise BadFormat(f"{path}:{reader.line_num}", f"{error}: want CSV") from None
     if empty:
         raise BadFormat(f"{path}:2", f"the file has no lines after its header: want {want}")
+
+
+def write_trace(folder: Path, trace: Trace) -> None:
+    """Write a trace as the two files it can be read from again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "nodes.csv").open("w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(("sn", "cpu_milli", "memory_mib", "gpu", "model"))
+        for node in trace.nodes:
+            model = node.gpus[0].model if node.gpus else ""
+            out.writerow((node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model))
+    with (folder / "pods.csv").open("w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(
+            (
+                "name",
+                "cpu_milli",
+                "memory_mib",
+                "num_gpu",
+                "gpu_milli",
+                "gpu_spec",
+                "creation_time",
+                "deletion_time",
+            )
+        )
+        for pod in trace.pods:
+            size = (pod.cpu_milli, pod.memory_mib, pod.num_gpu, pod.gpu_milli)
+            out.writerow((pod.name, *size, "|".join(pod.models), 0, pod.lifetime))

@@ -1,0 +1,1 @@
+"""The command line: arguments in, tables or JSON out. One module for each command, imported when it is used."""
