@@ -191,14 +191,14 @@ class Placer:
             column = self._columns[policy, spec.key] = self._fresh(judge, spec, None)
         elif changed:
             rows = np.array(sorted(changed))
-            found = self.fitter.find(spec, rows)
+            found = self.fitter.find(spec, rows, linked=judge.linked)
             column.put(rows, found, judge.scores(spec, found))
             column.seen = self.snapshot.now
         return column
 
     def _fresh(self, judge: Scorer, spec: Spec, locality: Locality | None) -> _Column:
         column = _Column(self.snapshot.rows, int(spec.count.max(initial=0)))
-        found = self.fitter.find(spec, None, locality)
+        found = self.fitter.find(spec, None, locality, linked=judge.linked)
         column.put(None, found, judge.scores(spec, found))
         column.seen = self.snapshot.now
         return column

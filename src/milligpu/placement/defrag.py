@@ -5,9 +5,10 @@ step: a pod that moves goes to room that is free already, so that moves can be c
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from milligpu.model.footprint import Demand
 from milligpu.model.grant import Grant
@@ -22,6 +23,8 @@ from milligpu.placement.snapshot import Holding
 MOVES_MAX = 8
 # Of all places those that need the fewest moves are tried first; after this many failures another is unlikely.
 _TRIES_MAX = 64
+# Of a card with many tenants only the largest are considered: all sets of eight are 255.
+_TENANTS_MAX = 8
 # Steps in which a larger share is looked for.
 _SHARE_STEP = 50
 
@@ -149,15 +152,25 @@ def _evictions(
 def _leave(
     demand: Demand, milli: int, mib: int, present: int, tenants: list[tuple[str, Demand]]
 ) -> list[str] | None:
-    """The fewest tenants of a card that must leave it, the largest first."""
-    leaving: list[str] = []
-    for pod, held in sorted(tenants, key=lambda each: (-each[1].milli, -each[1].mib, each[0])):
-        if milli >= demand.milli and mib >= demand.mib and not (demand.whole and present):
-            break
-        milli, mib, present = milli + held.milli, mib + held.mib, present - 1
-        leaving.append(pod)
-    enough = milli >= demand.milli and mib >= demand.mib and not (demand.whole and present)
-    return leaving if enough else None
+    """The fewest tenants of a card that must leave it, and of those the smallest."""
+
+    def enough(leaving: Sequence[tuple[str, Demand]]) -> bool:
+        more_milli = sum(held.milli for _, held in leaving)
+        more_mib = sum(held.mib for _, held in leaving)
+        stay = demand.whole and present > len(leaving)
+        return not stay and milli + more_milli >= demand.milli and mib + more_mib >= demand.mib
+
+    if not enough(tenants):
+        return None
+    if demand.whole or enough(()):
+        return [pod for pod, _ in tenants] if demand.whole else []
+    some = sorted(tenants, key=lambda each: (-each[1].milli, -each[1].mib, each[0]))[:_TENANTS_MAX]
+    for count in range(1, len(some) + 1):
+        options = [each for each in combinations(some, count) if enough(each)]
+        if options:
+            best = min(options, key=lambda each: (sum(held.milli for _, held in each), [pod for pod, _ in each]))
+            return [pod for pod, _ in best]
+    return None
 
 
 def _make_cpu(

@@ -181,8 +181,13 @@ class Fitter:
                 mask[cell] = False
         return mask
 
-    def find(self, spec: Spec, rows: IntArray | None = None, locality: Locality | None = None) -> Found:
-        """All ways that differ, on these rows or on all. Unlabelled requests have no `locality`."""
+    def find(
+        self, spec: Spec, rows: IntArray | None = None, locality: Locality | None = None, *, linked: bool = False
+    ) -> Found:
+        """All ways that differ, on these rows or on all. Unlabelled requests have no `locality`.
+
+        Several cards are the fullest that fit, or, when `linked`, those with the best links.
+        """
         snap = self.snapshot
         some: IntArray | slice = slice(None) if rows is None else rows
         if not spec.wants_gpu:
@@ -197,7 +202,7 @@ class Fitter:
                 fits &= snap.distinct[some]
             at, column = np.nonzero(fits)
             return self._found(at if rows is None else rows[at], column[:, None], spec)
-        return self._several(spec, rows, fits)
+        return self._several(spec, rows, fits, linked=linked or spec.grouped)
 
     def _found(self, rows: IntArray, columns: IntArray, spec: Spec) -> Found:
         before = self.snapshot.residue[rows[:, None], columns]
@@ -205,15 +210,15 @@ class Fitter:
         after = np.zeros_like(before) if spec.whole else np.maximum(before - share, 0)
         return Found(rows, columns, before, after)
 
-    def _several(self, spec: Spec, rows: IntArray | None, fits: BoolArray) -> Found:
+    def _several(self, spec: Spec, rows: IntArray | None, fits: BoolArray, *, linked: bool) -> Found:
         """One way per row: the fullest cards that fit, or a group with the links it requires."""
         snap = self.snapshot
         # A pod's containers fold differently onto small and large cards; each kind has its own count.
         all_rows = np.arange(len(fits)) if rows is None else rows
         count = spec.count[snap.kind[all_rows]]
-        enough = np.flatnonzero(fits.sum(axis=1) >= count)
+        enough = np.flatnonzero((fits.sum(axis=1) >= count) & (count > 0))
         width = int(spec.count.max())
-        if spec.grouped:
+        if linked:
             picks = [self._group(spec, int(all_rows[at]), fits[at]) for at in enough]
             keep = [at for at, pick in zip(enough, picks, strict=True) if pick is not None]
             chosen = [pick for pick in picks if pick is not None]

@@ -271,7 +271,7 @@ class Packing:
         free = self.snapshot.cpu[(self.snapshot.cpu >= 0) & (self.snapshot.cpu < UNCOUNTED // 2)]
         self._cpu_worth = np.zeros(2, np.float32)
         self._cpu_step = 1.0
-        if not only_cpu or self.weights.cpu <= 0 or not len(free) or not free.sum():
+        if not only_cpu or self.weights.cpu <= 0 or asked_gpu <= 0 or not free.sum():
             return
         total = float(free.sum())
         asked = gpu_cpu + sum(part * key.cpu_milli for key, part in only_cpu.items())

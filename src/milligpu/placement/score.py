@@ -46,6 +46,8 @@ class Scorer(Protocol):
     ties: Ties
     lasting: bool
     """Whether a row's scores stay the same until the row changes or prices do."""
+    linked: bool
+    """Whether several cards should be those with the best links, rather than the fullest."""
 
     def scores(self, spec: Spec, found: Found) -> WideArray:
         """One number for each way that was found."""
@@ -65,6 +67,7 @@ class _Plain:
 
     ties = Ties.NAME
     lasting = True
+    linked = False
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -133,6 +136,7 @@ class Topology(_Plain):
     """The group of cards with the best links; for a single card, where it breaks up the least."""
 
     ties = Ties.NOISE
+    linked = True
 
     def scores(self, spec: Spec, found: Found) -> WideArray:
         """The weakest link first, then all links, then the NUMA nodes; among equals the fullest node."""

@@ -67,11 +67,11 @@ def generate(nodes: int, seed: int = 0, mix: Mix | None = None) -> Trace:
 def _cluster(count: int, dice: np.random.Generator) -> tuple[Node, ...]:
     parts = np.array([part for part, *_ in _NODES])
     # The proportions hold for small clusters too: not drawn, but cut.
-    kinds = np.searchsorted(np.cumsum(parts) / parts.sum(), (np.arange(count) + 0.5) / count)
+    kinds: list[int] = np.searchsorted(np.cumsum(parts) / parts.sum(), (np.arange(count) + 0.5) / count).tolist()
     nodes: list[Node] = []
     order = dice.permutation(count)
     for at in range(count):
-        _, gpus, cores, gib, model = _NODES[int(kinds[order[at]])]
+        _, gpus, cores, gib, model = _NODES[kinds[order[at]]]
         cards = tuple(Gpu(f"GPU-node-{at:05d}-{card}", model, CARD_MIB) for card in range(gpus))
         nodes.append(Node(f"node-{at:05d}", cards, cores * 1000, gib * 1024))
     return tuple(nodes)
