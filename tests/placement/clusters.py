@@ -1,10 +1,11 @@
 """Small clusters and requests for tests: by hand, and drawn by hypothesis."""
 
 from itertools import permutations
+from typing import Any
 
 from hypothesis import strategies as st
 
-from milligpu.model.footprint import footprint
+from milligpu.model.footprint import Demand, footprint
 from milligpu.model.gpu import Capability, Gpu, Link, Mode, Node, State
 from milligpu.model.grant import Grant
 from milligpu.model.labels import Locality
@@ -16,19 +17,20 @@ from milligpu.model.units import Mib, Milli
 CARD = Mib(16384)
 
 
-def node(name: str, cards: int = 1, *, cpu: int = 0, memory: int = 0, **what: object) -> Node:
-    gpus = tuple(Gpu(f"GPU-{name}-{at}", **({"model": "T4", "mib": CARD} | what)) for at in range(cards))  # type: ignore[arg-type]
+def node(name: str, cards: int = 1, *, cpu: int = 0, memory: int = 0, **what: Any) -> Node:
+    card: dict[str, Any] = {"model": "T4", "mib": CARD} | what
+    gpus = tuple(Gpu(f"GPU-{name}-{at}", **card) for at in range(cards))
     return Node(name, gpus, cpu, memory)
 
 
-def pod(name: str, milli: int | None = None, count: int = 1, **what: object) -> PodRequest:
+def pod(name: str, milli: int | None = None, count: int = 1, **what: Any) -> PodRequest:
     """A pod with one container; `mib` is its memory, everything else is the request's."""
     mib = what.pop("mib", None)
     containers = ()
     if milli is not None or mib is not None:
-        share = ShareRequest(count, None if milli is None else Milli(milli), mib)  # type: ignore[arg-type]
+        share = ShareRequest(count, None if milli is None else Milli(milli), mib)
         containers = (ContainerRequest("main", share),)
-    return PodRequest(PodRef("test", name, name), containers, **what)  # type: ignore[arg-type]
+    return PodRequest(PodRef("test", name, name), containers, **what)
 
 
 # -- drawn -----------------------------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ def nodes(draw: st.DrawFn, most: int = 4) -> list[Node]:
 _states = st.sampled_from([State.OK] * 6 + [State.CORDONED, State.SICK])
 
 
-def _card(draw: st.DrawFn) -> dict[str, object]:
+def _card(draw: st.DrawFn) -> dict[str, Any]:
     milli = draw(st.sampled_from([1000, 1000, 500]))
     return {
         "model": draw(st.sampled_from(["T4", "A100"])),
@@ -178,7 +180,7 @@ class Ledger:
             for cards in permutations(gpus, len(demands))
         )
 
-    def _takes(self, request: PodRequest, gpu: Gpu, demand: object) -> bool:
+    def _takes(self, request: PodRequest, gpu: Gpu, demand: Demand) -> bool:
         if gpu.state is not State.OK or request.requirements.refuse("", gpu) is not None:
             return False
         others = [other for other, _, _ in self.on_card(gpu.uuid)]
@@ -190,7 +192,7 @@ class Ledger:
             if same and gpu.uuid not in same:
                 return False
         milli, mib = self.free(gpu)
-        return milli >= demand.milli and mib >= demand.mib and not (demand.whole and others)  # type: ignore[attr-defined]
+        return milli >= demand.milli and mib >= demand.mib and not (demand.whole and others)
 
     @staticmethod
     def _linked(request: PodRequest, cards: tuple[Gpu, ...]) -> bool:

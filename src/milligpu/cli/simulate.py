@@ -18,7 +18,7 @@ from milligpu.placement.score import POLICIES, PolicyName
 from milligpu.sim.departures import Churn, churn
 from milligpu.sim.generate import generate
 from milligpu.sim.plot import save_plot
-from milligpu.sim.replay import Result, Run, Setup, arrivals, replay
+from milligpu.sim.replay import MARKS, Result, Run, Setup, arrivals, replay
 from milligpu.sim.trace import GROUPS, Trace, read_trace, write_trace
 
 # More seeds than this only cost time: the mean of ten is good to a few hundredths of a percent.
@@ -129,6 +129,8 @@ def _run(
     trace: Trace, policies: Sequence[PolicyName], seeds: Sequence[int], setup: Setup, how: Churn | None
 ) -> list[Result]:
     steps = how.arrivals if how else len(arrivals(trace, seeds[0], setup.arrival))
+    last = round(100 * (how.load if how else setup.arrival))
+    marks = (last,) if how else (*(mark for mark in MARKS if mark < last), last)
     results: list[Result] = []
     with _progress(steps * len(policies) * len(seeds)) as bar:
         for policy in policies:
@@ -139,7 +141,7 @@ def _run(
                     runs.append(replay(trace, policy, seed, setup, now=time.perf_counter, step=step))
                 else:
                     runs.append(churn(trace, policy, seed, setup, how, now=time.perf_counter, step=step))
-            results.append(Result(policy, tuple(runs), moved=how is not None and how.defrag))
+            results.append(Result(policy, tuple(runs), marks, moved=how is not None and how.defrag))
     return results
 
 

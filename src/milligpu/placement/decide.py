@@ -236,7 +236,7 @@ class Placer:
         self._columns.clear()
 
     def _reprice(self, judge: Scorer) -> None:
-        counts = self.target.counts
+        counts = self.target.counts(kind.model for kind in self.snapshot.kinds if kind.model)
         judge.reprice(counts, {key: self._spec_of(key) for key in counts})
 
     # -- changing ----------------------------------------------------------------------------------------------

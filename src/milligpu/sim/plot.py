@@ -76,7 +76,7 @@ def svg(lines: Sequence[Line], title: str) -> str:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}"'
-        f' height="{_HEIGHT}" font-family="system-ui, sans-serif" font-size="13" fill="#333">',
+        f' height="{_HEIGHT}" font-family="system-ui, Helvetica, Arial, DejaVu Sans, sans-serif" font-size="13" fill="#333">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="30" font-size="17" font-weight="600">{escape(title)}</text>',
     ]
