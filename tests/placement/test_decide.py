@@ -357,3 +357,10 @@ def test_a_known_workload_is_not_learned_over() -> None:
     target = Target({key: 1.0})
     target.observe(SpecKey.of(pod("q", 200), {}))
     assert dict(target.counts()) == {key: 1.0}
+
+
+def test_rows_that_were_not_scored_at_first_are_found_when_they_are_needed() -> None:
+    placer = Placer(Snapshot.of([node(f"n{at}") for at in range(30)]), look_at=3)
+    used = {place(placer, pod(f"p{at}", 1000)).node for at in range(30)}
+    assert len(used) == 30
+    assert reasons(placer, pod("last", 1000)) == {Reason.INSUFFICIENT_CORE}

@@ -45,7 +45,7 @@ def test_less_demand_than_the_trace_has_drops_pods() -> None:
 
 
 def test_everything_fits_while_little_was_asked_for() -> None:
-    early = run(Strategy.PACKING, arrival=0.5)
+    early = run(Strategy.PACKING, arrival=0.2)
     assert not early.failed
     assert early.allocated[-1] == pytest.approx(early.arrived[-1])
 
@@ -65,7 +65,7 @@ def test_a_replay_repeats_exactly_for_its_seed() -> None:
 
 
 def test_packing_leaves_less_unusable_than_fgd_and_the_others() -> None:
-    trace = generate(100, seed=1)
+    trace = generate(60, seed=1)
 
     def mean(policy: Strategy | Baseline, *, online: bool = False) -> float:
         runs = [run(policy, seed, trace, shuffle_nodes=True, online=online, arrival=1.05) for seed in (1, 2)]

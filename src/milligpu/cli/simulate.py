@@ -109,7 +109,8 @@ def command(
     results = _run(trace, chosen, seeds, setup, how)
     _show(results, output)
     if plot is not None:
-        save_plot(plot, results, f"{len(trace.nodes)} nodes, {trace.capacity // 1000} GPUs, {len(seeds)} seed(s)")
+        many = "1 seed" if len(seeds) == 1 else f"mean of {len(seeds)} seeds"
+        save_plot(plot, results, f"{len(trace.nodes)} nodes, {trace.capacity // 1000} GPUs, {many}")
 
 
 simulate = command

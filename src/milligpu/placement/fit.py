@@ -149,6 +149,10 @@ class Found:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def only(self, some: BoolArray) -> "Found":
+        """Those of the ways that the mask names."""
+        return Found(self.rows[some], self.columns[some], self.before[some], self.after[some])
+
 
 class Fitter:
     """Finds the ways that a spec can be placed."""

@@ -19,7 +19,7 @@ PRIOR_COUNT = 10.0
 PRIOR_GPUS = (1, 2, 4, 8)
 PRIOR_CPU_PER_GPU = 8000
 # As many stand in for requests that name a model, for each model there is.
-PRIOR_MODEL_COUNT = 5.0
+PRIOR_MODEL_COUNT = 10.0
 # More different requests than this are a long tail that weighs nothing; the lightest half goes.
 ENTRIES_MAX = 2048
 

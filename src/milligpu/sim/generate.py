@@ -4,6 +4,7 @@ The mix follows what Alibaba published about its production clusters: which mode
 pods want no GPU, a fraction, one or several, how much CPU goes with them, and that few pods live very long.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +33,7 @@ _CORES_ALONE_WEIGHTS = (0.05, 0.1, 0.2, 0.25, 0.1, 0.3)
 _CORES_PER_GPU = (4, 6, 8, 10, 12, 16)
 _MIB_PER_CORE = 4096
 # Median of an hour and a half and a long tail: the longest hundredth runs for weeks.
-_LIFETIME_LOG_MEAN, _LIFETIME_LOG_SIGMA = np.log(5400.0), 1.9
+_LIFETIME_LOG_MEAN, _LIFETIME_LOG_SIGMA = math.log(5400), 1.9
 _LIFETIME_MAX = 150 * 24 * 3600
 
 
@@ -54,7 +55,8 @@ def generate(nodes: int, seed: int = 0, mix: Mix | None = None) -> Trace:
     mix = mix or Mix()
     dice = np.random.default_rng(seed)
     cluster = _cluster(nodes, dice)
-    models = sorted({gpu.model for node in cluster for gpu in node.gpus})
+    # Who names a model names a common one more often.
+    models = [node.gpus[0].model for node in cluster]
     capacity = sum(gpu.milli for node in cluster for gpu in node.gpus)
     pods: list[Pod] = []
     asked = 0
@@ -69,7 +71,7 @@ def _cluster(count: int, dice: np.random.Generator) -> tuple[Node, ...]:
     # The proportions hold for small clusters too: not drawn, but cut.
     kinds: list[int] = np.searchsorted(np.cumsum(parts) / parts.sum(), (np.arange(count) + 0.5) / count).tolist()
     nodes: list[Node] = []
-    order = dice.permutation(count)
+    order = [int(each) for each in dice.permutation(count)]
     for at in range(count):
         _, gpus, cores, gib, model = _NODES[kinds[order[at]]]
         cards = tuple(Gpu(f"GPU-node-{at:05d}-{card}", model, CARD_MIB) for card in range(gpus))

@@ -15,6 +15,7 @@ from milligpu.sim.replay import Result
 
 # Told apart by those who see no red or no green (Okabe and Ito), dark enough for a white page.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#999933", "#882255")
+_FONTS = "system-ui, Helvetica, Arial, DejaVu Sans, sans-serif"
 _WIDTH, _HEIGHT = 860, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 190, 56, 56
 _FROM = 70
@@ -76,7 +77,7 @@ def svg(lines: Sequence[Line], title: str) -> str:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}"'
-        f' height="{_HEIGHT}" font-family="system-ui, Helvetica, Arial, DejaVu Sans, sans-serif" font-size="13" fill="#333">',
+        f' height="{_HEIGHT}" font-family="{_FONTS}" font-size="13" fill="#333">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="30" font-size="17" font-weight="600">{escape(title)}</text>',
     ]
