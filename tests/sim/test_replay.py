@@ -15,7 +15,7 @@ from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.qos import Strategy
 from milligpu.placement.score import POLICIES, Baseline
 from milligpu.sim.departures import Churn, churn
-from milligpu.sim.generate import generate
+from milligpu.sim.generate import Mix, generate
 from milligpu.sim.replay import Run, Setup, arrivals, replay
 from milligpu.sim.trace import Pod, Trace
 
@@ -45,7 +45,7 @@ def test_less_demand_than_the_trace_has_drops_pods() -> None:
 
 
 def test_everything_fits_while_little_was_asked_for() -> None:
-    early = run(Strategy.PACKING, arrival=0.2)
+    early = run(Strategy.PACKING, trace=generate(40, mix=Mix(model_specific=0)), arrival=0.5)
     assert not early.failed
     assert early.allocated[-1] == pytest.approx(early.arrived[-1])
 
