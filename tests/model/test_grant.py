@@ -25,6 +25,12 @@ def test_the_summary_counts_each_node_once_under_its_nearest_card() -> None:
     assert not answer.hopeless
 
 
+def test_a_node_with_too_few_cards_is_not_counted_under_one_of_them() -> None:
+    short = Refusal(Reason.INSUFFICIENT_GPUS, "n1", "", 2, 1)
+    answer = NoFit((Refusal(Reason.INSUFFICIENT_CORE, "n1", "GPU-1", 1000, 900), short), nodes=1)
+    assert answer.summary() == "0/1 nodes: 1 InsufficientGPUs (best: n1 1 of 2)"
+
+
 def test_waiting_is_hopeless_when_no_card_could_ever_do() -> None:
     assert NoFit((Refusal(Reason.MODEL_MISMATCH, "n1", "GPU-1"),), nodes=1).hopeless
     assert NoFit((), nodes=0).summary() == "0/0 nodes: NoGPU"

@@ -27,4 +27,9 @@ COMMANDS: dict[str, Entry] = {
         "Show which GPUs pods would get on a cluster, or why they would wait.",
         "milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml",
     ),
+    "simulate": Entry(
+        "milligpu.cli.simulate",
+        "Replay pods on a cluster and compare how much of its GPUs each policy allocates.",
+        "milligpu simulate --generate 200 --policy packing --policy best-fit --plot out/allocation.svg",
+    ),
 }

@@ -14,7 +14,8 @@ from milligpu.model.gpu import Node
 from milligpu.model.grant import GpuShare, Grant, NoFit
 from milligpu.model.request import PodRequest
 from milligpu.model.units import show_mib, show_milli
-from milligpu.placement.decide import Books
+from milligpu.placement.decide import Placer
+from milligpu.placement.snapshot import Holding, Snapshot
 from milligpu.wire.inventory import decode_inventory
 
 # As wide as a short word; each block is an eighth of a GPU.
@@ -32,16 +33,19 @@ def command(files: tuple[str, ...], nodes: str, output: Format) -> None:
 
     Pods are placed in the order they are written, each beside those before it. Nothing is changed anywhere.
     """
-    books = Books(_node(where, found) for where, found in manifests(nodes))
+    fleet = [_node(where, found) for where, found in manifests(nodes)]
     requests = [_pod(where, found) for name in files for where, found in manifests(name)]
+    placer = Placer(Snapshot.of(fleet))
     answers: list[tuple[PodRequest, Grant | NoFit]] = []
+    held: list[Holding] = []
     for request in requests:
-        answer = books.place(request)
+        placer.observe(request)
+        answer = placer.decide(request)
         if isinstance(answer, Grant):
-            books.hold(request, answer)
+            held.append(placer.commit(request, answer))
         answers.append((request, answer))
     if output is Format.TABLE:
-        _tables(books, answers)
+        _tables(answers, _cards(fleet, held))
     else:
         show_data([_data(request, answer) for request, answer in answers], output)
 
@@ -70,7 +74,7 @@ def _pod(where: str, found: dict[str, Any]) -> PodRequest:
     return request
 
 
-def _tables(books: Books, answers: list[tuple[PodRequest, Grant | NoFit]]) -> None:
+def _tables(answers: list[tuple[PodRequest, Grant | NoFit]], cards: list[list[str]]) -> None:
     rows: list[list[str]] = []
     waiting: list[tuple[str, str]] = []
     for request, answer in answers:
@@ -82,9 +86,8 @@ def _tables(books: Books, answers: list[tuple[PodRequest, Grant | NoFit]]) -> No
     if rows:
         show_table(["POD", "CONTAINER", "NODE", "GPU", "SHARE", "MEMORY"], rows, right=["SHARE", "MEMORY"])
         click.echo()
-    show_table(
-        ["NODE", "GPU", "MODEL", "USED", "", "FREE", "FREE MEMORY"], _cards(books), right=["FREE", "FREE MEMORY"]
-    )
+    columns = ["NODE", "GPU", "MODEL", "USED", "", "FREE", "FREE MEMORY"]
+    show_table(columns, cards, right=["", "FREE", "FREE MEMORY"])
     if waiting:
         click.echo()
         show_table(["WAITING", "WHY"], waiting)
@@ -94,20 +97,22 @@ def _amounts(share: GpuShare) -> tuple[str, str]:
     return ("whole", "all") if share.whole else (show_milli(share.milli), show_mib(share.mib))
 
 
-def _cards(books: Books) -> list[list[str]]:
-    return [
-        [
-            node,
-            card.gpu.uuid,
-            card.gpu.model,
-            _bar(card.gpu.milli - card.milli_free, card.gpu.milli),
-            f"{100 * (card.gpu.milli - card.milli_free) // card.gpu.milli}%",
-            show_milli(card.milli_free),
-            show_mib(card.mib_free),
-        ]
-        for node, cards in books.nodes.items()
-        for card in cards
-    ]
+def _cards(fleet: list[Node], held: list[Holding]) -> list[list[str]]:
+    """A row for each card, with what of it the placed pods take."""
+    rows: list[list[str]] = []
+    for node in fleet:
+        for gpu in node.gpus:
+            taken = [
+                demand for each in held for uuid, demand in each.cards if (each.node, uuid) == (node.name, gpu.uuid)
+            ]
+            whole = any(demand.whole for demand in taken)
+            milli = gpu.milli if whole else gpu.reserved + sum(demand.milli for demand in taken)
+            mib = gpu.mib if whole else sum(demand.mib for demand in taken)
+            used, free = f"{100 * milli // gpu.milli}%", show_milli(gpu.milli - milli)
+            rows.append(
+                [node.name, gpu.uuid, gpu.model, _bar(milli, gpu.milli), used, free, show_mib(gpu.mib - mib)]
+            )
+    return rows
 
 
 def _bar(part: int, whole: int) -> str:

@@ -57,8 +57,8 @@ class NoFit:
     def summary(self) -> str:
         """One line for an event: how many nodes, each main reason with its best number, and what to try.
 
-        A node counts once, under the reason of the card that came nearest: reasons that pass by themselves
-        come before those that do not.
+        A node counts once: under its own reason if it has one, else under that of the card that came nearest.
+        Reasons that pass by themselves come before those that do not.
         """
         nearest: dict[str, Refusal] = {}
         for refusal in self.refusals:
@@ -78,5 +78,6 @@ class NoFit:
         return f"{count} {reason}{numbers}"
 
 
-def _nearness(refusal: Refusal) -> tuple[bool, float]:
-    return refusal.reason in RESOLVABLE, refusal.best / refusal.wanted if refusal.wanted else 0.0
+def _nearness(refusal: Refusal) -> tuple[bool, bool, float]:
+    ratio = refusal.best / refusal.wanted if refusal.wanted else 0.0
+    return not refusal.gpu, refusal.reason in RESOLVABLE, ratio

@@ -1,125 +1,341 @@
-"""Choose the tightest GPUs that fit, or say of every card why it does not."""
+"""Decide: one request in, a grant or the reasons why not out.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+Scores are kept per spec and row. A change touches one row; a spec that is asked for again has only the rows
+rescored that changed since it was last asked for. So a decision costs little more than finding a maximum.
+"""
 
-from milligpu.model.footprint import Demand, Footprint, footprint
-from milligpu.model.gpu import Gpu, Mode, Node, State
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from zlib import crc32
+
+import numpy as np
+
+from milligpu.model.errors import BadRequest
+from milligpu.model.footprint import Demand, Footprint
 from milligpu.model.grant import GpuShare, Grant, NoFit
-from milligpu.model.reasons import Reason, Refusal
+from milligpu.model.labels import Locality
+from milligpu.model.qos import Strategy
 from milligpu.model.request import PodRequest
-from milligpu.model.units import Mib, Milli, show_milli
+from milligpu.model.requirements import Requirements
+from milligpu.model.units import Mib, Milli
+from milligpu.placement import refuse
+from milligpu.placement.fit import Fitter, Found, Spec, SpecKey, fold
+from milligpu.placement.packing import WideArray
+from milligpu.placement.score import PolicyName, Scorer, Ties, best_per_row, scorer
+from milligpu.placement.snapshot import BoolArray, Holding, IntArray, Snapshot
+from milligpu.placement.target import Target
+
+# Prices follow the cluster: they are set anew after this many requests, and sooner while little was seen.
+REPRICE_EVERY = 500
+REPRICE_FIRST = 8
+# Scores of one spec for 5,000 nodes are 320 KB; a cluster has a few hundred specs.
+_COLUMNS_MAX = 512
+# Of more rows than this that fit, a lot decides which are scored: looking at a tenth of the nodes costs two
+# hundredths of a percent of allocation.
+LOOK_AT = 2048
+_SPECS_MAX = 4096
+_NO_LABELS = Locality()
 
 
-@dataclass(slots=True)
-class Card:
-    """One card and what is left of it."""
+class _Column:
+    """One spec's best way on every row, as far as it was looked at."""
 
-    gpu: Gpu
-    milli_free: Milli
-    mib_free: Mib
+    def __init__(self, rows: int, width: int) -> None:
+        self.score = np.full(rows, -np.inf)
+        self.columns: IntArray = np.zeros((rows, width), np.int64)
+        self.seen = -1
+        self.partial = False
+        """Whether there are rows that fit and were not scored."""
+
+    def put(self, rows: IntArray | None, found: Found, scores: WideArray) -> None:
+        """Replace what is known of these rows, or of all."""
+        self.score[slice(None) if rows is None else rows] = -np.inf
+        best = best_per_row(found.rows, scores)
+        self.score[found.rows[best]] = scores[best]
+        self.columns[found.rows[best]] = found.columns[best]
 
 
-class Books:
-    """What is free on every node; `place` reads it, `hold` changes it."""
+class Placer:
+    """Decides over a snapshot, and keeps it: `decide` asks, `commit` and `release` change."""
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes = {
-            node.name: [Card(gpu, Milli(gpu.milli - gpu.reserved), gpu.mib) for gpu in node.gpus] for node in nodes
-        }
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: PolicyName = Strategy.PACKING,
+        *,
+        target: Target | None = None,
+        classes: Mapping[str, Requirements] | None = None,
+        dice: np.random.Generator | None = None,
+        look_at: int = LOOK_AT,
+    ) -> None:
+        """`classes` are the requirements behind each class's name; `dice` is for the random policy."""
+        self._look_at = look_at
+        self.snapshot = snapshot
+        self.policy = policy
+        self.target = target or Target()
+        self.classes = dict(classes or {})
+        self.fitter = Fitter(snapshot)
+        self._dice = dice or np.random.default_rng(0)
+        self._scorers: dict[PolicyName, Scorer] = {}
+        self._specs: dict[SpecKey, Spec] = {}
+        self._columns: OrderedDict[tuple[PolicyName, SpecKey], _Column] = OrderedDict()
+        # A request is observed, placed and committed in a row.
+        self._last: tuple[PodRequest, Spec] | None = None
+        self._folded: tuple[PodRequest, int, Footprint] | None = None
+        self._layout = -1
+        self._order: IntArray = np.zeros(0, np.int64)
+        self._observed = 0
+        self._next_price = REPRICE_EVERY if self.target.fixed else REPRICE_FIRST
+        self._refresh_layout()
 
-    def place(self, request: PodRequest) -> Grant | NoFit:
-        """Decide where the pod goes: the node whose cards are left fullest; ties go to the first."""
-        refusals: list[Refusal] = []
-        best: tuple[tuple[int, int], str, Footprint, list[Card]] | None = None
-        for name, cards in self.nodes.items():
-            found = _fit(request, name, cards)
-            if isinstance(found, list):
-                refusals += found
-                continue
-            need, chosen = found
-            left = sum(card.milli_free for card in chosen) - sum(demand.milli for demand in need.demands)
-            rank = (left, sum(card.mib_free for card in chosen))
-            if best is None or rank < best[0]:
-                best = rank, name, need, chosen
-        if best is None:
-            return NoFit(tuple(refusals), len(self.nodes), self._nearest(refusals))
-        _, node, need, chosen = best
-        return Grant(
-            request.pod.uid,
-            node,
-            {
-                container: tuple(
-                    GpuShare(chosen[number].gpu.uuid, whole=True)
-                    if part.whole
-                    else GpuShare(chosen[number].gpu.uuid, part.milli, part.mib, part.limit)
-                    for number, part in parts
-                )
-                for container, parts in need.slices.items()
-            },
-            request.policy or chosen[0].gpu.policy,
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def decide(self, request: PodRequest, among: Iterable[str] | None = None) -> Grant | NoFit:
+        """Where the request should go, among all nodes or those named; changes nothing."""
+        names = None if among is None else list(among)
+        grant = self.place(request, names)
+        return grant if grant is not None else self.explain(request, names)
+
+    def place(self, request: PodRequest, among: Iterable[str] | None = None) -> Grant | None:
+        """As `decide`, without the reasons."""
+        chosen = self._choose(request, self._allowed(among))
+        return None if chosen is None else self._grant(request, *chosen)
+
+    def explain(self, request: PodRequest, among: Iterable[str] | None = None) -> NoFit:
+        """Card by card why the request does not fit; cards that would do are not listed."""
+        self._refresh_layout()
+        return refuse.explain(self, request, among)
+
+    def spec(self, request: PodRequest) -> Spec:
+        """The request in numbers."""
+        if self._last is None or self._last[0] is not request:
+            self._last = request, self._spec(request)
+        return self._last[1]
+
+    def _spec(self, request: PodRequest) -> Spec:
+        if request.gpu_class is not None and request.gpu_class not in self.classes:
+            known = ", ".join(sorted(self.classes)) or "a class that is defined; there is none"
+            raise BadRequest("class", request.gpu_class, known)
+        return self._spec_of(SpecKey.of(request, self.classes))
+
+    def _spec_of(self, key: SpecKey) -> Spec:
+        spec = self._specs.get(key)
+        if spec is None:
+            if len(self._specs) >= _SPECS_MAX:
+                self._specs.clear()
+            spec = self._specs[key] = Spec(key, self.snapshot)
+        return spec
+
+    def fits(self, request: PodRequest, among: Iterable[str] | None = None) -> bool:
+        """Whether there is any way to place it."""
+        return self._choose(request, self._allowed(among)) is not None
+
+    def _allowed(self, among: Iterable[str] | None) -> BoolArray | None:
+        self._refresh_layout()
+        if among is None:
+            return None
+        mask = np.zeros(self.snapshot.rows, np.bool_)
+        rows_of = self.snapshot.rows_of
+        mask[[row for name in among for row in rows_of.get(name, ())]] = True
+        return mask
+
+    def _choose(self, request: PodRequest, allowed: BoolArray | None) -> tuple[int, IntArray] | None:
+        policy = request.strategy or self.policy
+        spec = self.spec(request)
+        column = self._column(policy, spec, request.locality)
+        room = self.snapshot.memory >= request.memory_mib
+        score = np.where(room if allowed is None else room & allowed, column.score, -np.inf)
+        best = score.max(initial=-np.inf)
+        if best == -np.inf:
+            return self._look_everywhere(policy, request, allowed) if column.partial else None
+        row = self._among_equals(policy, np.flatnonzero(score == best), request)
+        count = int(spec.count[self.snapshot.kind[row]]) if spec.wants_gpu else 0
+        columns = column.columns[row, :count]
+        return row, self._linked(spec, row, columns)
+
+    def _look_everywhere(
+        self, policy: PolicyName, request: PodRequest, allowed: BoolArray | None
+    ) -> tuple[int, IntArray] | None:
+        """Nothing was left among the rows that were scored: score all."""
+        spec = self.spec(request)
+        self._columns[policy, spec.key] = self._fresh(self._scorer(policy), spec, None, everywhere=True)
+        return self._choose(request, allowed)
+
+    def _among_equals(self, policy: PolicyName, rows: IntArray, request: PodRequest) -> int:
+        if len(rows) == 1:
+            return int(rows[0])
+        if self._scorer(policy).ties is Ties.NAME:
+            return int(rows[np.argmin(self._order[rows])])
+        # Mixing the pod into the nodes' noise gives every pod a lot of its own, the same whenever it is asked.
+        lot = np.uint64(crc32(f"{request.pod}{request.pod.uid}".encode()) * 0x9E3779B97F4A7C15 % 2**64)
+        mixed = (self.snapshot.key[rows] ^ lot) * np.uint64(0xD6E8FEB86659FD93)
+        return int(rows[np.argmax(mixed ^ (mixed >> np.uint64(32)))])
+
+    def _linked(self, spec: Spec, row: int, columns: IntArray) -> IntArray:
+        """Whole cards are all alike to the score; of those that are free take the best-linked."""
+        if len(columns) <= 1 or not spec.whole or spec.uneven or spec.grouped:
+            return columns
+        cells = self.fitter.cells(spec, np.array([row]), None)[0]
+        bits = sum(1 << int(column) for column in np.flatnonzero(cells))
+        group = self.fitter.group(self.snapshot.wiring[row], bits, len(columns), nvlink=False, numa=False)
+        return columns if group is None else np.array(group)
+
+    # -- scores ------------------------------------------------------------------------------------------------
+
+    def _scorer(self, policy: PolicyName) -> Scorer:
+        if policy not in self._scorers:
+            self._scorers[policy] = scorer(policy, self.snapshot, self._dice)
+            self._reprice(self._scorers[policy])
+        return self._scorers[policy]
+
+    def _column(self, policy: PolicyName, spec: Spec, locality: Locality) -> _Column:
+        judge = self._scorer(policy)
+        if locality != _NO_LABELS:
+            return self._fresh(judge, spec, locality)
+        if not judge.lasting:
+            return self._fresh(judge, spec, None)
+        column = self._columns.get((policy, spec.key))
+        if column is None:
+            column = self._columns[policy, spec.key] = self._fresh(judge, spec, None)
+            if len(self._columns) > _COLUMNS_MAX:
+                self._columns.popitem(last=False)
+            return column
+        self._columns.move_to_end((policy, spec.key))
+        changed = self.snapshot.changed_since(column.seen)
+        if changed is None:
+            column = self._columns[policy, spec.key] = self._fresh(judge, spec, None)
+        elif changed:
+            rows = np.array(sorted(changed))
+            found = self.fitter.find(spec, rows, linked=judge.linked)
+            column.put(rows, found, judge.scores(spec, found))
+            column.seen = self.snapshot.now
+        return column
+
+    def _fresh(self, judge: Scorer, spec: Spec, locality: Locality | None, *, everywhere: bool = False) -> _Column:
+        column = _Column(self.snapshot.rows, int(spec.count.max(initial=0)))
+        found = self.fitter.find(spec, None, locality, linked=judge.linked)
+        # What is not kept has no second chance: labelled requests look everywhere at once.
+        if judge.lasting and locality is None and not everywhere and len(found) > self._look_at:
+            fits = len(np.unique(found.rows))
+            if fits > self._look_at:
+                lot = np.uint64(crc32(repr(spec.key).encode()) * 0x9E3779B97F4A7C15 % 2**64)
+                mixed = (self.snapshot.key[found.rows] ^ lot) * np.uint64(0xD6E8FEB86659FD93)
+                found = found.only((mixed >> np.uint64(11)) * 2.0**-53 < self._look_at / fits)
+                column.partial = True
+        column.put(None, found, judge.scores(spec, found))
+        column.seen = self.snapshot.now
+        return column
+
+    def _refresh_layout(self) -> None:
+        """Nodes came or went: start over with what is kept per row or kind."""
+        if self._layout == self.snapshot.layout:
+            return
+        self._layout = self.snapshot.layout
+        self._columns.clear()
+        self._last = None
+        for spec in self._specs.values():
+            spec.learn(self.snapshot)
+        names = self.snapshot.node_names
+        self._order = np.empty(len(names), np.int64)
+        self._order[np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)] = np.arange(len(names))
+        for judge in self._scorers.values():
+            self._reprice(judge)
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def observe(self, request: PodRequest) -> None:
+        """A new request came, whatever becomes of it: call it once for each, not for each attempt."""
+        self.target.observe(self.spec(request).key)
+        self._observed += 1
+        if self._observed >= self._next_price:
+            self._next_price = self._observed + min(self._observed, REPRICE_EVERY)
+            self.reprice()
+
+    def reprice(self) -> None:
+        """Set prices anew now."""
+        self._refresh_layout()
+        for judge in self._scorers.values():
+            self._reprice(judge)
+        self._columns.clear()
+
+    def _reprice(self, judge: Scorer) -> None:
+        counts = self.target.counts(kind.model for kind in self.snapshot.kinds if kind.model)
+        judge.reprice(counts, {key: self._spec_of(key) for key in counts})
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    def _grant(self, request: PodRequest, row: int, columns: IntArray) -> Grant:
+        snap = self.snapshot
+        if not request.wants_gpu:
+            return Grant(request.pod.uid, snap.node_names[row], {}, priority=request.priority)
+        folded = self._fold(request, row)
+        uuids = [snap.uuids[row][int(column)] for column in columns]
+        # Columns are in the order of the largest demand first.
+        order = sorted(range(len(folded.demands)), key=lambda n: _size(folded.demands[n]), reverse=True)
+        card = {number: uuids[at] for at, number in enumerate(order)}
+        policy = request.policy or snap.kinds[int(snap.kind[row])].policy
+        return Grant(request.pod.uid, snap.node_names[row], _shares(folded, card), policy, request.priority)
+
+    def _fold(self, request: PodRequest, row: int) -> Footprint:
+        kind = int(self.snapshot.kind[row])
+        if self._folded is None or self._folded[0] is not request or self._folded[1] != kind:
+            self._folded = request, kind, fold(request, self.snapshot, row)
+        return self._folded[2]
+
+    def commit(self, request: PodRequest, grant: Grant) -> Holding:
+        """Book a grant; refused where it would over-commit a card."""
+        self._refresh_layout()
+        holding = self.holding(request, grant)
+        self.snapshot.take(holding)
+        if self._scorers:
+            spec = self.spec(request)
+            for judge in self._scorers.values():
+                judge.placed(spec, self._row(grant))
+        return holding
+
+    def _row(self, grant: Grant) -> int:
+        gpus = grant.gpus
+        return self.snapshot.cell_of[grant.node, gpus[0]][0] if gpus else self.snapshot.rows_of[grant.node][0]
+
+    def holding(self, request: PodRequest, grant: Grant) -> Holding:
+        """What a granted request holds: its peak on each card, as its containers come and go."""
+        cards: dict[str, Demand] = {}
+        if grant.gpus:
+            folded = self._fold(request, self._row(grant))
+            for name, parts in folded.slices.items():
+                for (number, _), share in zip(parts, grant.containers[name], strict=True):
+                    cards[share.gpu] = folded.demands[number]
+        return Holding(
+            pod_key(request),
+            grant.node,
+            tuple(cards.items()),
+            request.cpu_milli,
+            request.memory_mib,
+            request.locality,
             request.priority,
         )
 
-    def hold(self, request: PodRequest, grant: Grant) -> None:
-        """Take a decided request off the books."""
-        cards = {card.gpu.uuid: card for card in self.nodes[grant.node]}
-        touched = [cards[uuid] for uuid in grant.gpus]
-        need = footprint(request.containers, touched[0].gpu, request.policy)
-        numbers = {
-            number: share.gpu
-            for name, parts in need.slices.items()
-            for (number, _), share in zip(parts, grant.containers[name], strict=True)
-        }
-        for number, demand in enumerate(need.demands):
-            card = cards[numbers[number]]
-            card.milli_free = Milli(card.milli_free - (card.milli_free if demand.whole else demand.milli))
-            card.mib_free = Mib(card.mib_free - (card.mib_free if demand.whole else demand.mib))
-
-    @staticmethod
-    def _nearest(refusals: list[Refusal]) -> str:
-        free = max((r.best for r in refusals if r.reason is Reason.INSUFFICIENT_CORE), default=0)
-        return f"{show_milli(free)} GPU" if free else ""
+    def release(self, pod: str) -> Holding:
+        """A pod ended: give back what it held, exactly."""
+        return self.snapshot.release(pod)
 
 
-def _fit(request: PodRequest, node: str, cards: list[Card]) -> tuple[Footprint, list[Card]] | list[Refusal]:
-    if not cards:
-        return [Refusal(Reason.NO_GPU, node)]
-    need = footprint(request.containers, cards[0].gpu, request.policy)
-    chosen: list[Card] = []
-    refusals: list[Refusal] = []
-    free = sorted(cards, key=lambda card: (card.milli_free, card.mib_free))
-    for demand in need.demands:
-        for card in free:
-            refusal = None if card in chosen else _refuse(request, node, card, demand)
-            if card not in chosen and refusal is None:
-                chosen.append(card)
-                break
-            if refusal is not None:
-                refusals.append(refusal)
-        else:
-            return refusals or [Refusal(Reason.INSUFFICIENT_GPUS, node, "", len(need.demands), len(chosen))]
-    return need, chosen
+def pod_key(request: PodRequest) -> str:
+    """The name under which a pod's holding is kept: its uid, which no later pod has."""
+    return request.pod.uid or str(request.pod)
 
 
-def _refuse(request: PodRequest, node: str, card: Card, demand: Demand) -> Refusal | None:
-    gpu = card.gpu
+def _size(demand: Demand) -> tuple[Milli, Mib]:
+    return demand.milli, demand.mib
 
-    def no(reason: Reason, wanted: int = 0, best: int = 0) -> Refusal:
-        return Refusal(reason, node, gpu.uuid, wanted, best)
 
-    if gpu.state is not State.OK:
-        return no(Reason.SICK if gpu.state is State.SICK else Reason.CORDONED)
-    if gpu.mode is Mode.MIG or (gpu.mode is Mode.WHOLE and not demand.whole):
-        return no(Reason.MODE_MISMATCH)
-    unmet = request.requirements.refuse(node, gpu)
-    if unmet is not None:
-        return unmet
-    if demand.milli > gpu.milli:
-        return no(Reason.TOO_LARGE, demand.milli, gpu.milli)
-    milli = gpu.milli if demand.whole else demand.milli
-    if card.milli_free < milli:
-        return no(Reason.INSUFFICIENT_CORE, milli, card.milli_free)
-    if card.mib_free < demand.mib:
-        return no(Reason.INSUFFICIENT_MEMORY, demand.mib, card.mib_free)
-    return None
+def _shares(folded: Footprint, card: Mapping[int, str]) -> dict[str, tuple[GpuShare, ...]]:
+    return {
+        name: tuple(
+            GpuShare(card[number], whole=True)
+            if part.whole
+            else GpuShare(card[number], part.milli, part.mib, part.limit)
+            for number, part in parts
+        )
+        for name, parts in folded.slices.items()
+    }

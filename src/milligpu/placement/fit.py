@@ -1,0 +1,377 @@
+"""Where a request can go: every constraint, checked for all nodes at once.
+
+What a request needs is worked out once per kind of card and kept in a `Spec`; requests that differ only in their
+pod's name, labels or the node's memory share one. GPUs of one request are cards of one kind on one node.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from milligpu.model.footprint import Demand, Footprint, footprint
+from milligpu.model.gpu import Mode
+from milligpu.model.labels import Locality
+from milligpu.model.qos import Policy
+from milligpu.model.reasons import Reason
+from milligpu.model.request import ContainerRequest, Kind, PodRequest, ShareRequest
+from milligpu.model.requirements import Requirements
+from milligpu.placement.snapshot import NO_CARDS, NOBODY, BoolArray, CardKind, IntArray, Snapshot, Wiring
+
+
+@dataclass(frozen=True, slots=True)
+class SpecKey:
+    """What two requests have in common when the same cards fit both for the same reasons."""
+
+    shares: tuple[tuple[ShareRequest, Kind], ...]
+    policy: Policy | None
+    requirements: Requirements
+    cpu_milli: int
+
+    @classmethod
+    def of(cls, request: PodRequest, classes: Mapping[str, Requirements]) -> "SpecKey":
+        """The key of a request, its class replaced by what the class stands for."""
+        wants = request.requirements
+        if request.gpu_class is not None:
+            wants = wants.and_(classes[request.gpu_class])
+        shares = tuple((c.share, c.kind) for c in request.containers if c.share is not None)
+        return cls(shares, request.policy, wants, request.cpu_milli)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request takes of cards of one kind, or why they will not do."""
+
+    demands: tuple[Demand, ...]
+    reason: Reason | None = None
+    wanted: int = 0
+    best: int = 0
+
+
+class Spec:
+    """A request as numbers per kind of card; grows as the snapshot learns new kinds."""
+
+    def __init__(self, key: SpecKey, snapshot: Snapshot) -> None:
+        self.key = key
+        self.cpu = key.cpu_milli
+        self.needs: list[Need] = []
+        self.count = np.zeros(0, np.int64)
+        self.milli = np.zeros(0, np.int64)
+        self.mib = np.zeros(0, np.int64)
+        self.share = np.zeros(0, np.int64)
+        """The dominant share of one card in milli: the larger of its compute and its memory."""
+        self.allowed = np.zeros(0, np.bool_)
+        self.whole = any(share.whole for share, _ in key.shares)
+        self.grouped = key.requirements.nvlink or key.requirements.numa
+        self.uneven = False
+        """Whether it takes different amounts of several cards."""
+        self.learn(snapshot)
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether it needs any card."""
+        return bool(self.key.shares)
+
+    def learn(self, snapshot: Snapshot) -> None:
+        """Work out the needs on kinds that are new."""
+        for number in range(len(self.needs), len(snapshot.kinds)):
+            self.needs.append(_need(self.key, snapshot, number))
+        demands = [need.demands for need in self.needs]
+        self.count = np.array([len(each) for each in demands], np.int64)
+        self.milli = np.array([max((d.milli for d in each), default=0) for each in demands], np.int64)
+        self.mib = np.array([max((d.mib for d in each), default=0) for each in demands], np.int64)
+        self.allowed = np.array([need.reason is None for need in self.needs], np.bool_)
+        cards = np.array([[kind.milli, kind.mib] for kind in snapshot.kinds], np.int64).reshape(-1, 2)
+        self.share = np.minimum(np.maximum(self.milli, -(-self.mib * cards[:, 0] // cards[:, 1])), 1000)
+        self.uneven = any(len(set(each)) > 1 for each in demands)
+
+
+def _need(key: SpecKey, snapshot: Snapshot, number: int) -> Need:
+    kind, card = snapshot.kinds[number], snapshot.cards[number]
+    if kind is NO_CARDS and key.shares:
+        return Need((), Reason.NO_GPU)
+    if not key.shares:
+        return Need(())
+    folded = footprint(containers_of(key), card, key.policy)
+    demands = tuple(sorted(folded.demands, key=lambda d: (d.milli, d.mib), reverse=True))
+    # Cards of one kind have different UUIDs; those are looked at card by card.
+    unmet = replace(key.requirements, uuids=None, uuids_not=()).refuse("", card)
+    if unmet is not None:
+        return Need(demands, unmet.reason, unmet.wanted, unmet.best)
+    return _sized(key, kind, demands)
+
+
+def _sized(key: SpecKey, kind: CardKind, demands: tuple[Demand, ...]) -> Need:
+    shared = any(not demand.whole for demand in demands)
+    if kind.mode is Mode.MIG or (kind.mode is Mode.WHOLE and shared):
+        return Need(demands, Reason.MODE_MISMATCH)
+    if key.policy is not None and shared and key.policy is not kind.policy:
+        return Need(demands, Reason.POLICY_MISMATCH)
+    largest = demands[0]
+    if largest.milli > kind.usable:
+        return Need(demands, Reason.TOO_LARGE, largest.milli, kind.usable)
+    memory = max(demand.mib for demand in demands)
+    if memory > kind.mib:
+        return Need(demands, Reason.TOO_LARGE, memory, kind.mib)
+    return Need(demands)
+
+
+def containers_of(key: SpecKey) -> tuple[ContainerRequest, ...]:
+    """Containers that ask for what the key says."""
+    return tuple(ContainerRequest(str(at), share, kind) for at, (share, kind) in enumerate(key.shares))
+
+
+def label_mask(snapshot: Snapshot, locality: Locality) -> BoolArray:
+    """The cards that a pod with these labels may join."""
+    mine = snapshot.label_number(locality.exclusion)
+    mask = snapshot.open & ((snapshot.exclusion == NOBODY) | (snapshot.exclusion == mine))
+    for cell in snapshot.cells_with(anti_affinity=locality.anti_affinity):
+        mask[cell] = False
+    together = snapshot.cells_with(affinity=locality.affinity)
+    if together:
+        only = np.zeros_like(mask)
+        for cell in together:
+            only[cell] = True
+        mask &= only
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Ways to place a spec: for each the row, the columns it uses, and their residues before and after."""
+
+    rows: IntArray
+    columns: IntArray
+    before: IntArray
+    after: IntArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def only(self, some: BoolArray) -> "Found":
+        """Those of the ways that the mask names."""
+        return Found(self.rows[some], self.columns[some], self.before[some], self.after[some])
+
+
+class Fitter:
+    """Finds the ways that a spec can be placed."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._groups: dict[tuple[Wiring, int, int, bool, bool], tuple[int, ...] | None] = {}
+
+    def cells(self, spec: Spec, rows: IntArray | slice, locality: Locality | None = None) -> BoolArray:
+        """Which cards of these rows can take the spec's largest demand on one card, by themselves."""
+        snap = self.snapshot
+        kind = snap.kind[rows]
+        free = snap.offered if locality is None else np.where(label_mask(snap, locality), snap.milli, -1)
+        # A card that has not even that is never enough, nor is any card where the CPU is short.
+        least = np.where(spec.allowed[kind] & (snap.cpu[rows] >= spec.cpu), spec.milli[kind], 1 << 40)
+        fits = (free[rows] >= least[:, None]) & (snap.mib[rows] >= spec.mib[kind][:, None])
+        if spec.whole and not spec.uneven:
+            fits &= snap.tenants[rows] == 0
+        wants = spec.key.requirements
+        if wants.uuids is not None or wants.uuids_not:
+            fits &= self._named(wants)[rows]
+        return fits
+
+    def _named(self, wants: Requirements) -> BoolArray:
+        mask = np.full(self.snapshot.open.shape, wants.uuids is None)
+        for (_, uuid), cell in self.snapshot.cell_of.items():
+            if wants.uuids is not None and uuid in wants.uuids:
+                mask[cell] = True
+            if uuid in wants.uuids_not:
+                mask[cell] = False
+        return mask
+
+    def find(
+        self, spec: Spec, rows: IntArray | None = None, locality: Locality | None = None, *, linked: bool = False
+    ) -> Found:
+        """All ways that differ, on these rows or on all. Unlabelled requests have no `locality`.
+
+        Several cards are the fullest that fit, or, when `linked`, those with the best links.
+        """
+        snap = self.snapshot
+        some: IntArray | slice = slice(None) if rows is None else rows
+        if not spec.wants_gpu:
+            at = np.flatnonzero(snap.cpu[some] >= spec.cpu)
+            return self._found(at if rows is None else rows[at], np.zeros((len(at), 0), np.int64), spec)
+        if spec.uneven:
+            return self._uneven(spec, rows, locality)
+        fits = self.cells(spec, some, locality)
+        if spec.count.max(initial=0) <= 1:
+            # Cards that look alike are one way, unless labels or names tell them apart.
+            if locality is None and spec.key.requirements.uuids is None and not spec.key.requirements.uuids_not:
+                fits &= snap.distinct[some]
+            at, column = np.nonzero(fits)
+            return self._found(at if rows is None else rows[at], column[:, None], spec)
+        return self._several(spec, rows, fits, linked=linked or spec.grouped)
+
+    def _found(self, rows: IntArray, columns: IntArray, spec: Spec) -> Found:
+        before = self.snapshot.residue[rows[:, None], columns]
+        share = spec.share[self.snapshot.kind[rows]][:, None]
+        after = np.zeros_like(before) if spec.whole else np.maximum(before - share, 0)
+        return Found(rows, columns, before, after)
+
+    def _several(self, spec: Spec, rows: IntArray | None, fits: BoolArray, *, linked: bool) -> Found:
+        """One way per row: the fullest cards that fit, or a group with the links it requires."""
+        snap = self.snapshot
+        # A pod's containers fold differently onto small and large cards; each kind has its own count.
+        all_rows = np.arange(len(fits)) if rows is None else rows
+        count = spec.count[snap.kind[all_rows]]
+        enough = np.flatnonzero((fits.sum(axis=1) >= count) & (count > 0))
+        width = int(spec.count.max())
+        if linked:
+            picks = [self._group(spec, int(all_rows[at]), fits[at]) for at in enough]
+            keep = [at for at, pick in zip(enough, picks, strict=True) if pick is not None]
+            chosen = [pick for pick in picks if pick is not None]
+        else:
+            fullness = np.where(fits[enough], snap.residue[all_rows[enough]], 1 << 30)
+            order = np.argsort(fullness, axis=1, kind="stable")
+            keep, chosen = list(enough), [tuple(o[:c]) for o, c in zip(order.tolist(), count[enough], strict=True)]
+        uniform = {len(each) for each in chosen}
+        if uniform <= {width}:
+            columns = np.array(chosen, np.int64).reshape(-1, width)
+            return self._found(all_rows[np.array(keep, np.int64)], columns, spec)
+        # Rows of unlike counts: the shorter ones are filled up with their last card, which changes nothing.
+        parts = [self._found(all_rows[[at]], np.array([pick]), spec) for at, pick in zip(keep, chosen, strict=True)]
+        return _joined(parts, width)
+
+    def _group(self, spec: Spec, row: int, fits: BoolArray) -> tuple[int, ...] | None:
+        wants = spec.key.requirements
+        count = int(spec.count[self.snapshot.kind[row]])
+        bits = sum(1 << int(column) for column in np.flatnonzero(fits))
+        return self.group(self.snapshot.wiring[row], bits, count, nvlink=wants.nvlink, numa=wants.numa)
+
+    def group(self, wiring: Wiring, bits: int, count: int, *, nvlink: bool, numa: bool) -> tuple[int, ...] | None:
+        """The best-linked cards among `bits`, or None where no group has what is required."""
+        key = (wiring, bits, count, nvlink, numa)
+        if key not in self._groups:
+            if len(self._groups) > _GROUPS_MAX:
+                self._groups.clear()
+            self._groups[key] = best_group(wiring, bits, count, nvlink=nvlink, numa=numa)
+        return self._groups[key]
+
+    def _uneven(self, spec: Spec, rows: IntArray | None, locality: Locality | None) -> Found:
+        snap = self.snapshot
+        mask = None if locality is None else label_mask(snap, locality)
+        wants = spec.key.requirements
+        named = self._named(wants) if wants.uuids is not None or wants.uuids_not else None
+        parts: list[Found] = []
+        width = int(spec.count.max())
+        for row in range(snap.rows) if rows is None else rows.tolist():
+            kind = int(snap.kind[row])
+            if not spec.allowed[kind] or snap.cpu[row] < spec.cpu:
+                continue
+            usable = snap.open[row] & (snap.exclusion[row] <= 0 if mask is None else mask[row])
+            if named is not None:
+                usable &= named[row]
+            pick = self._assign(spec, row, spec.needs[kind].demands, usable)
+            if pick is not None:
+                columns = np.array([pick])
+                before = snap.residue[np.array([[row]]), columns]
+                parts.append(Found(np.array([row]), columns, before, _uneven_after(snap, spec, kind, before)))
+        return _joined(parts, width)
+
+    def _assign(
+        self, spec: Spec, row: int, demands: tuple[Demand, ...], usable: BoolArray
+    ) -> tuple[int, ...] | None:
+        """A different card for each demand, by exhaustive search: the cards and the demands are few."""
+        snap, wiring, wants = self.snapshot, self.snapshot.wiring[row], spec.key.requirements
+        order = sorted(np.flatnonzero(usable).tolist(), key=lambda c: (int(snap.residue[row, c]), c))
+
+        def takes(column: int, demand: Demand) -> bool:
+            if demand.whole and snap.tenants[row, column]:
+                return False
+            return bool(snap.milli[row, column] >= demand.milli and snap.mib[row, column] >= demand.mib)
+
+        options = [[c for c in order if takes(c, demand)] for demand in demands]
+
+        def linked(column: int, taken: tuple[int, ...]) -> bool:
+            if wants.numa and any(wiring.numa[column] != wiring.numa[other] for other in taken):
+                return False
+            return not wants.nvlink or all(wiring.nvlink[column] >> other & 1 for other in taken)
+
+        def search(taken: tuple[int, ...]) -> tuple[int, ...] | None:
+            if len(taken) == len(demands):
+                return taken
+            for column in options[len(taken)]:
+                if column not in taken and linked(column, taken):
+                    found = search((*taken, column))
+                    if found is not None:
+                        return found
+            return None
+
+        return search(())
+
+
+# A cluster has a handful of wirings with a few hundred sets of free cards each.
+_GROUPS_MAX = 1 << 16
+
+
+def _uneven_after(snap: Snapshot, spec: Spec, kind: int, before: IntArray) -> IntArray:
+    card = snap.kinds[kind]
+    shares = [max(d.milli, -(-d.mib * card.milli // card.mib)) for d in spec.needs[kind].demands]
+    return np.maximum(before - np.array([shares]), 0)
+
+
+def _joined(parts: list[Found], width: int) -> Found:
+    """Several findings as one; short ones repeat their last card with no change on it."""
+    if not parts:
+        none = np.zeros((0, width), np.int64)
+        return Found(np.zeros(0, np.int64), none, none, none)
+
+    def wide(array: IntArray) -> IntArray:
+        return np.pad(array, ((0, 0), (0, width - array.shape[1])), mode="edge")
+
+    before = np.concatenate([wide(part.before) for part in parts])
+    after = np.concatenate([wide(part.after) for part in parts])
+    for at, part in enumerate(parts):
+        after[at, part.columns.shape[1] :] = before[at, part.columns.shape[1] :]
+    columns = np.concatenate([wide(part.columns) for part in parts])
+    return Found(np.concatenate([part.rows for part in parts]), columns, before, after)
+
+
+def best_group(wiring: Wiring, bits: int, count: int, *, nvlink: bool, numa: bool) -> tuple[int, ...] | None:
+    """The group whose weakest link is best, then whose links sum up best, then on the fewest NUMA nodes."""
+    best: tuple[int, ...] | None = None
+    quality: tuple[int, int, int] = (-1, 0, 0)
+    for group in _groups(wiring, bits, count, nvlink, numa):
+        found = group_quality(wiring, group)
+        if found > quality:
+            best, quality = group, found
+    return best
+
+
+def group_quality(wiring: Wiring, group: tuple[int, ...]) -> tuple[int, int, int]:
+    """How good a group's links are; compares as numbers do."""
+    links = [wiring.ranks[a][b] for at, a in enumerate(group) for b in group[at + 1 :]]
+    return min(links, default=0), sum(links), -len({wiring.numa[card] for card in group})
+
+
+# Choosing 8 of 16 cards is 12,870 groups; a first few thousand hold one that is as good.
+_LOOK_MAX = 4096
+
+
+def _groups(wiring: Wiring, bits: int, count: int, nvlink: bool, numa: bool) -> Iterator[tuple[int, ...]]:
+    cards = [card for card in range(bits.bit_length()) if bits >> card & 1]
+
+    def extend(group: tuple[int, ...], at: int) -> Iterator[tuple[int, ...]]:
+        if len(group) == count:
+            yield group
+            return
+        for place in range(at, len(cards) - (count - len(group)) + 1):
+            card = cards[place]
+            if numa and group and wiring.numa[card] != wiring.numa[group[0]]:
+                continue
+            if nvlink and any(not wiring.nvlink[card] >> other & 1 for other in group):
+                continue
+            yield from extend((*group, card), place + 1)
+
+    yield from islice(extend((), 0), _LOOK_MAX)
+
+
+def fold(request: PodRequest, snapshot: Snapshot, row: int) -> Footprint:
+    """A request's containers on the cards of a row."""
+    return footprint(request.containers, snapshot.cards[int(snapshot.kind[row])], request.policy)

@@ -1,0 +1,377 @@
+"""The books of the cluster as arrays: what is free on every card, kept exact by one small update per change.
+
+A row is the cards of one kind on one node, because everything a request asks for (its size on the card, the model,
+the capability) is decided per kind. Nearly all nodes are one row; a node with two kinds of cards is two rows that
+share its CPU and memory; a node without a GPU is one row without cards.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from milligpu.model.errors import BadRequest, NoCapacity
+from milligpu.model.footprint import Demand
+from milligpu.model.gpu import LINK_KINDS, Capability, Gpu, Link, Mode, Node, State
+from milligpu.model.labels import Locality
+from milligpu.model.qos import Policy
+from milligpu.model.units import Mib
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+UNCOUNTED = 1 << 40
+"""CPU or memory of a node that does not state any: somebody else counts it."""
+NOBODY = -1
+"""The exclusion of a card that no pod is on; 0 is that of pods without the label."""
+# Readers that are further behind than this start over, which then costs about the same.
+_LOG_MAX = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class CardKind:
+    """All that makes two cards the same to a request, beyond what is free of them."""
+
+    model: str
+    mib: int
+    milli: int
+    reserved: int
+    capability: Capability
+    ecc: bool
+    policy: Policy
+    mode: Mode
+
+    @classmethod
+    def of(cls, gpu: Gpu) -> "CardKind":
+        """The kind of a card."""
+        return cls(gpu.model, gpu.mib, gpu.milli, gpu.reserved, gpu.capability, gpu.ecc, gpu.policy, gpu.mode)
+
+    @property
+    def usable(self) -> int:
+        """The milli-GPU of an empty card that pods can get."""
+        return self.milli - self.reserved
+
+
+NO_CARDS = CardKind("", 1, 1, 1, Capability(0, 0), False, Policy.FIXED, Mode.WHOLE)
+"""The kind of a row without cards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How the cards of one row are connected: the NUMA node of each, and how near each pair is."""
+
+    numa: tuple[int, ...]
+    nvlink: tuple[int, ...]
+    """For each card the bits of those it has NVLink to."""
+    ranks: tuple[tuple[int, ...], ...]
+    """Of each pair's link; higher is nearer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one pod holds: the cards with its peak on each, and the node's ordinary resources."""
+
+    pod: str
+    node: str
+    cards: tuple[tuple[str, Demand], ...]
+    """UUID and amount."""
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    locality: Locality = field(default_factory=Locality)
+    priority: int = 0
+
+
+class Snapshot:
+    """Nodes, cards and who holds what. Queries read the arrays; `take` and `release` change one row."""
+
+    def __init__(self, *, salt: int = 0) -> None:
+        self._salt = salt.to_bytes(8, "little", signed=True)
+        self.layout = 0
+        """Counts up when rows or kinds change, so that whoever keeps arrays beside these starts over."""
+        self.kinds: list[CardKind] = []
+        self.cards: list[Gpu] = []
+        """One card of each kind."""
+        self._kind_of: dict[CardKind, int] = {}
+        self.holdings: dict[str, Holding] = {}
+        self._on_node: dict[str, set[str]] = {}
+        self.nodes: dict[str, Node] = {}
+        self.rows_of: dict[str, list[int]] = {}
+        self.cell_of: dict[tuple[str, str], tuple[int, int]] = {}
+        self._labels: dict[str, int] = {}
+        self._label_cells: dict[tuple[str, str], dict[tuple[int, int], int]] = {}
+        self._state_of: dict[tuple[str, str], State] = {}
+        self._spare: list[int] = []
+        self._log: list[int] = []
+        self._log_start = 0
+        self.node_names: list[str] = []
+        self.uuids: list[tuple[str, ...]] = []
+        self.wiring: list[Wiring] = []
+        self._allocate(0, 1)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], holdings: Iterable[Holding] = (), *, salt: int = 0) -> "Snapshot":
+        """The books of these nodes with what is already running on them, which is never refused."""
+        snapshot = cls(salt=salt)
+        for node in nodes:
+            snapshot.add(node)
+        for holding in holdings:
+            snapshot.take(holding, force=True)
+        return snapshot
+
+    # -- arrays ------------------------------------------------------------------------------------------------
+
+    def _allocate(self, rows: int, columns: int) -> None:
+        self.rows, self.columns = rows, columns
+        self.cpu: IntArray = np.full(rows, -1, np.int64)
+        self.memory: IntArray = np.full(rows, -1, np.int64)
+        self.kind: IntArray = np.zeros(rows, np.int64)
+        self.key: npt.NDArray[np.uint64] = np.zeros(rows, np.uint64)
+        """Noise that breaks ties; it follows the node's name, so that a rebuilt snapshot answers the same."""
+        self.milli: IntArray = np.zeros((rows, columns), np.int64)
+        self.mib: IntArray = np.zeros((rows, columns), np.int64)
+        self.tenants: IntArray = np.zeros((rows, columns), np.int64)
+        self.open: BoolArray = np.zeros((rows, columns), np.bool_)
+        self.exclusion: IntArray = np.full((rows, columns), NOBODY, np.int64)
+        self.residue: IntArray = np.zeros((rows, columns), np.int64)
+        """The largest share of the card's own proportions that it still can give, in milli."""
+        self.offered: IntArray = np.full((rows, columns), -1, np.int64)
+        """The free milli of cards that pods without labels may join, -1 on all others."""
+        self.distinct: BoolArray = np.zeros((rows, columns), np.bool_)
+        """Cards that no card before them in the row is exactly like: the others need no second look."""
+
+    def _grow(self, rows: int, columns: int) -> None:
+        names = ("cpu", "memory", "kind", "key", "milli", "mib", "tenants", "open", "exclusion")
+        names += ("residue", "offered", "distinct")
+        old = {name: getattr(self, name) for name in names}
+        used, wide = self.rows, self.columns
+        self._allocate(max(rows, used), max(columns, wide))
+        for name, array in old.items():
+            target = getattr(self, name)
+            if array.ndim == 1:
+                target[:used] = array
+            else:
+                target[:used, :wide] = array
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+
+    def add(self, node: Node) -> None:
+        """A node joined, with nothing on it."""
+        if node.name in self.nodes:
+            raise BadRequest("node", node.name, "a name that no other node has")
+        groups: dict[CardKind, list[Gpu]] = {}
+        for gpu in node.gpus:
+            if (node.name, gpu.uuid) in self.cell_of or any(gpu.uuid == g.uuid for c in groups.values() for g in c):
+                raise BadRequest(f"node {node.name}: gpu", gpu.uuid, "each card once")
+            groups.setdefault(CardKind.of(gpu), []).append(gpu)
+        if not groups:
+            groups[NO_CARDS] = []
+        self.nodes[node.name] = node
+        self.rows_of[node.name] = []
+        self._on_node[node.name] = set()
+        digest = hashlib.blake2b(node.name.encode(), digest_size=8, key=self._salt).digest()
+        for kind, gpus in groups.items():
+            row = self._new_row(len(gpus))
+            self.rows_of[node.name].append(row)
+            self.node_names[row] = node.name
+            self.uuids[row] = tuple(gpu.uuid for gpu in gpus)
+            self.wiring[row] = _wiring(gpus)
+            self.kind[row] = self._kind_number(kind, gpus)
+            self.key[row] = int.from_bytes(digest, "little")
+            self.cpu[row] = node.cpu_milli or UNCOUNTED
+            self.memory[row] = node.memory_mib or UNCOUNTED
+            for column, gpu in enumerate(gpus):
+                self.cell_of[node.name, gpu.uuid] = row, column
+                self.milli[row, column] = gpu.milli - gpu.reserved
+                self.mib[row, column] = gpu.mib
+                self.open[row, column] = gpu.state is State.OK
+                self._state_of[node.name, gpu.uuid] = gpu.state
+            self._changed(row)
+        self.layout += 1
+
+    def _new_row(self, columns: int) -> int:
+        if columns > self.columns:
+            self._grow(self.rows, columns)
+        if not self._spare:
+            start = self.rows
+            self._grow(max(16, start + start // 2), self.columns)
+            more = self.rows - start
+            self.node_names += [""] * more
+            self.uuids += [()] * more
+            self.wiring += [_wiring([])] * more
+            self._spare = list(range(self.rows - 1, start - 1, -1))
+        return self._spare.pop()
+
+    def _kind_number(self, kind: CardKind, gpus: list[Gpu]) -> int:
+        if kind not in self._kind_of:
+            self._kind_of[kind] = len(self.kinds)
+            self.kinds.append(kind)
+            self.cards.append(gpus[0] if gpus else Gpu("", "", Mib(1)))
+        return self._kind_of[kind]
+
+    def remove(self, name: str) -> None:
+        """A node left; whatever was on it is gone too."""
+        for pod in tuple(self._on_node[name]):
+            self.release(pod)
+        for row in self.rows_of.pop(name):
+            for array in (self.milli, self.mib, self.tenants):
+                array[row] = 0
+            self.open[row] = False
+            self.exclusion[row] = NOBODY
+            self.cpu[row] = self.memory[row] = -1
+            self.kind[row] = 0
+            for uuid in self.uuids[row]:
+                del self.cell_of[name, uuid], self._state_of[name, uuid]
+            self.node_names[row], self.uuids[row] = "", ()
+            self._changed(row)
+            self._spare.append(row)
+        del self.nodes[name], self._on_node[name]
+        self.layout += 1
+
+    def set_state(self, node: str, uuid: str, state: State) -> None:
+        """A card was cordoned, fell sick or returned; those who hold it keep it."""
+        row, column = self._cell(node, uuid)
+        self.open[row, column] = state is State.OK
+        self._state_of[node, uuid] = state
+        self._changed(row)
+
+    def state(self, node: str, uuid: str) -> State:
+        """The state of a card as last reported."""
+        return self._state_of[node, uuid]
+
+    def _cell(self, node: str, uuid: str) -> tuple[int, int]:
+        cell = self.cell_of.get((node, uuid))
+        if cell is None:
+            raise BadRequest("gpu", f"{node}/{uuid}", "a card of a node in the snapshot")
+        return cell
+
+    # -- what pods hold ----------------------------------------------------------------------------------------
+
+    def take(self, holding: Holding, *, force: bool = False) -> None:
+        """Book what a pod holds. Refused where it would over-commit, unless it already runs (`force`)."""
+        if holding.pod in self.holdings:
+            raise BadRequest("pod", holding.pod, "a pod that holds nothing yet")
+        if holding.node not in self.nodes:
+            raise BadRequest("node", holding.node, "a node in the snapshot")
+        cells = [(self._cell(holding.node, uuid), demand) for uuid, demand in holding.cards]
+        if not force:
+            self._check(holding, cells)
+        self.holdings[holding.pod] = holding
+        self._on_node[holding.node].add(holding.pod)
+        self._book(holding, cells, -1)
+
+    def release(self, pod: str) -> Holding:
+        """Undo `take`, exactly."""
+        holding = self.holdings.pop(pod, None)
+        if holding is None:
+            raise BadRequest("pod", pod, "a pod that holds something")
+        self._on_node[holding.node].discard(pod)
+        cells = [(self.cell_of[holding.node, uuid], demand) for uuid, demand in holding.cards]
+        self._book(holding, cells, +1)
+        return holding
+
+    def holdings_on(self, node: str) -> list[Holding]:
+        """What runs on a node, in the order of the pods' names."""
+        return [self.holdings[pod] for pod in sorted(self._on_node[node])]
+
+    def _check(self, holding: Holding, cells: Sequence[tuple[tuple[int, int], Demand]]) -> None:
+        row = self.rows_of[holding.node][0]
+        if self.cpu[row] < holding.cpu_milli or self.memory[row] < holding.memory_mib:
+            raise NoCapacity(f"node {holding.node} has no CPU or memory left for {holding.pod}")
+        for (at, column), demand in cells:
+            enough = self.milli[at, column] >= demand.milli and self.mib[at, column] >= demand.mib
+            if not enough or (demand.whole and self.tenants[at, column]):
+                uuid = self.uuids[at][column]
+                raise NoCapacity(f"{holding.node}/{uuid} has no room left for {holding.pod}")
+
+    def _book(self, holding: Holding, cells: Sequence[tuple[tuple[int, int], Demand]], sign: int) -> None:
+        for row in self.rows_of[holding.node]:
+            self.cpu[row] += sign * holding.cpu_milli
+            self.memory[row] += sign * holding.memory_mib
+        for (row, column), demand in cells:
+            self.milli[row, column] += sign * demand.milli
+            self.mib[row, column] += sign * demand.mib
+            self.tenants[row, column] -= sign
+            self._label(holding.locality, (row, column), -sign)
+        for row in self.rows_of[holding.node]:
+            self._changed(row)
+
+    # -- labels ------------------------------------------------------------------------------------------------
+
+    def _label(self, locality: Locality, cell: tuple[int, int], change: int) -> None:
+        if not self.tenants[cell]:
+            self.exclusion[cell] = NOBODY
+        elif change > 0:
+            self.exclusion[cell] = self.label_number(locality.exclusion)
+        for name, label in (("affinity", locality.affinity), ("anti", locality.anti_affinity)):
+            if label is None:
+                continue
+            cells = self._label_cells.setdefault((name, label), {})
+            cells[cell] = cells.get(cell, 0) + change
+            if not cells[cell]:
+                del cells[cell]
+                if not cells:
+                    del self._label_cells[name, label]
+
+    def label_number(self, label: str | None) -> int:
+        """A number for an exclusion label; 0 for none."""
+        return 0 if label is None else self._labels.setdefault(label, len(self._labels) + 1)
+
+    def cells_with(self, *, affinity: str | None = None, anti_affinity: str | None = None) -> list[tuple[int, int]]:
+        """The cards that a pod with this label is on."""
+        name, label = ("affinity", affinity) if affinity is not None else ("anti", anti_affinity)
+        return [] if label is None else list(self._label_cells.get((name, label), ()))
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def _changed(self, row: int) -> None:
+        """Bring what is derived from a row up to date, and tell those who keep more."""
+        kind = self.kinds[int(self.kind[row])]
+        seen: set[tuple[int, ...]] = set()
+        milli, mib = self.milli[row].tolist(), self.mib[row].tolist()
+        exclusion, is_open = self.exclusion[row].tolist(), self.open[row].tolist()
+        residue, offered, distinct = [0] * self.columns, [-1] * self.columns, [False] * self.columns
+        for column in range(len(self.uuids[row])):
+            if not is_open[column]:
+                continue
+            free = max(0, min(milli[column], mib[column] * kind.milli // kind.mib))
+            residue[column] = min(free, 1000)
+            offered[column] = milli[column] if exclusion[column] <= 0 else -1
+            state = (milli[column], mib[column], exclusion[column])
+            distinct[column] = state not in seen
+            seen.add(state)
+        self.residue[row] = residue
+        self.offered[row] = offered
+        self.distinct[row] = distinct
+        self._log.append(row)
+        if len(self._log) > _LOG_MAX:
+            self._log_start += len(self._log)
+            self._log.clear()
+
+    @property
+    def now(self) -> int:
+        """How many changes there have been."""
+        return self._log_start + len(self._log)
+
+    def changed_since(self, then: int) -> list[int] | None:
+        """The rows that changed since `then`, each once; None when that is too long ago to tell."""
+        if then < self._log_start:
+            return None
+        return list(dict.fromkeys(self._log[then - self._log_start :]))
+
+
+def _wiring(gpus: Sequence[Gpu]) -> Wiring:
+    ranks = tuple(tuple(_rank(a.links.get(b.uuid)) for b in gpus) for a in gpus)
+    nvlink = tuple(
+        sum(1 << j for j, b in enumerate(gpus) if (link := a.links.get(b.uuid)) is not None and link.is_nvlink)
+        for a in gpus
+    )
+    return Wiring(tuple(gpu.numa for gpu in gpus), nvlink, ranks)
+
+
+def _rank(link: Link | None) -> int:
+    """0 for no known link, then from the farthest bridge to NVLink, which counts its lanes."""
+    if link is None:
+        return 0
+    return len(LINK_KINDS) - LINK_KINDS.index(link.kind) + link.lanes

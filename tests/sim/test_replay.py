@@ -1,0 +1,177 @@
+"""Replays: the procedure, what is counted, and that our score earns its place."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from milligpu.cli.simulate import command
+from milligpu.model.errors import BadFormat, BadRequest
+from milligpu.model.qos import Strategy
+from milligpu.placement.score import POLICIES, Baseline
+from milligpu.sim.departures import Churn, churn
+from milligpu.sim.generate import Mix, generate
+from milligpu.sim.replay import Run, Setup, arrivals, replay
+from milligpu.sim.trace import Pod, Trace
+
+TRACE = generate(40, seed=5)
+TICKS = count()
+
+
+def now() -> float:
+    return float(next(TICKS))
+
+
+def run(policy: Strategy | Baseline, seed: int = 1, trace: Trace = TRACE, **how: Any) -> Run:
+    return replay(trace, policy, seed, Setup(**how), now=now)
+
+
+def test_arrivals_are_all_pods_once_and_then_more_up_to_the_demand() -> None:
+    pods = arrivals(TRACE, 7, 1.3)
+    assert sorted(pod.name for pod in pods[: len(TRACE.pods)]) == sorted(pod.name for pod in TRACE.pods)
+    asked = sum(pod.gpu_total for pod in pods)
+    assert 1.3 * TRACE.capacity - 8000 <= asked <= 1.3 * TRACE.capacity
+    assert pods == arrivals(TRACE, 7, 1.3)
+    assert pods != arrivals(TRACE, 8, 1.3)
+
+
+def test_less_demand_than_the_trace_has_drops_pods() -> None:
+    assert sum(pod.gpu_total for pod in arrivals(TRACE, 7, 0.5)) <= 0.5 * TRACE.capacity
+
+
+def test_everything_fits_while_little_was_asked_for() -> None:
+    early = run(Strategy.PACKING, trace=generate(40, mix=Mix(model_specific=0)), arrival=0.5)
+    assert not early.failed
+    assert early.allocated[-1] == pytest.approx(early.arrived[-1])
+
+
+def test_allocation_is_what_was_asked_for_less_what_failed() -> None:
+    done = run(Strategy.BEST_FIT)
+    assert done.allocated[-1] < done.arrived[-1]
+    assert done.allocated == sorted(done.allocated)
+    assert sum(done.failed[group] for group in ("fractional", "one-gpu", "multi-gpu")) > 0
+    assert done.at(100) is not None
+    assert done.at(150) is None
+
+
+def test_a_replay_repeats_exactly_for_its_seed() -> None:
+    assert run(Strategy.PACKING, 3).allocated == run(Strategy.PACKING, 3).allocated
+    assert run(Strategy.PACKING, 3).allocated != run(Strategy.PACKING, 4).allocated
+
+
+def test_packing_leaves_less_unusable_than_fgd_and_the_others() -> None:
+    trace = generate(60, seed=1)
+
+    def mean(policy: Strategy | Baseline, *, online: bool = False) -> float:
+        runs = [run(policy, seed, trace, shuffle_nodes=True, online=online, arrival=1.05) for seed in (1, 2)]
+        return sum(at for each in runs if (at := each.at(100)) is not None) / len(runs)
+
+    ours = mean(Strategy.PACKING)
+    assert ours > mean(Baseline.FGD)
+    assert ours > mean(Strategy.BEST_FIT)
+    assert mean(Strategy.BEST_FIT) > mean(Baseline.RANDOM)
+    assert mean(Strategy.PACKING, online=True) > ours - 0.5
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_replays(policy: Strategy | Baseline) -> None:
+    done = run(policy, trace=generate(8, seed=2))
+    assert 50 < done.allocated[-1] <= 100
+
+
+def test_departures_keep_the_load_and_moving_pods_places_more() -> None:
+    def allocated(defrag: bool) -> Run:
+        return churn(TRACE, Strategy.SPREAD, 1, Setup(), Churn(0.95, 500, defrag), now=now)
+
+    plain, moved = allocated(False), allocated(True)
+    assert 60 < plain.allocated[-1] < 100
+    assert moved.moves > 0
+    assert sum(moved.failed.values()) < sum(plain.failed.values())
+
+
+def test_departures_need_lifetimes() -> None:
+    trace = Trace(TRACE.nodes, (Pod("p", 1, 1, 1, 1000),))
+    with pytest.raises(BadFormat, match="deletion_time: no lifetimes"):
+        churn(trace, Strategy.PACKING, 1, Setup(), Churn(), now=now)
+
+
+# -- the command -----------------------------------------------------------------------------------------------
+
+
+def cli(*args: str) -> str:
+    result = CliRunner().invoke(command, args, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_json_has_one_object_per_policy() -> None:
+    policies = ("--policy", "fgd", "--policy", "packing")
+    out = json.loads(cli("--generate", "10", *policies, "--seeds", "42-43", "-o", "json"))
+    assert [each["policy"] for each in out] == ["fgd", "packing"]
+    for each in out:
+        assert each["seeds"] == [42, 43]
+        assert set(each["alloc"]) == set(each["alloc_std"]) == {"90", "95", "100", "110", "120", "130"}
+        assert set(each["failed"]) >= {"cpu-only", "fractional", "one-gpu", "multi-gpu"}
+        assert each["us_per_decision"] > 0
+
+
+def test_the_default_is_packing_as_a_table_and_csv_has_the_same_columns() -> None:
+    table = cli("--generate", "6").splitlines()
+    rows = cli("--generate", "6", "-o", "csv").splitlines()
+    assert table[0].split() == rows[0].split(",")
+    assert rows[1].startswith("packing,")
+
+
+def test_files_are_replayed_and_saved(tmp_path: Path) -> None:
+    first = json.loads(cli("--generate", "6", "--save", str(tmp_path), "-o", "json"))
+    again = json.loads(
+        cli("--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv"), "-o", "json")
+    )
+    assert first[0]["alloc"] == again[0]["alloc"]
+
+
+def test_departures_report_the_load_and_the_moves() -> None:
+    out = cli("--generate", "6", "--departures", "--load", "0.95", "--events", "60", "--defrag", "-o", "json")
+    (result,) = json.loads(out)
+    assert set(result["alloc"]) == {"95"}
+    assert "moves" in result
+
+
+def test_the_plot_is_svg_with_a_line_for_every_policy(tmp_path: Path) -> None:
+    path = tmp_path / "plot.svg"
+    cli("--generate", "6", "--policy", "packing", "--policy", "random", "--plot", str(path))
+    root = ET.fromstring(path.read_text())
+    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 2
+    width, height = (float(root.attrib[name]) for name in ("width", "height"))
+    for line in lines:
+        points = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
+        assert len(points) > 20
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+    assert re.search(r">packing \d+\.\d<", path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--generate", "5", "--seeds", "9-3"), "--seeds='9-3': want numbers or ranges"),
+        (("--generate", "5", "--seeds", "x"), "--seeds='x': want numbers or ranges"),
+        (("--generate", "5", "--plot", "a.gif"), "--plot='a.gif': want a file that ends in .svg or .png"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_runs(args: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(command, args)
+    assert isinstance(result.exception, BadRequest)
+    assert message in result.exception.message
+
+
+@pytest.mark.parametrize(
+    "args", ["", "--nodes x", "--generate 3 --pods x", "--generate 3 --defrag", "--policy x", "--generate 0"]
+)
+def test_wrong_usage_exits_with_2(args: str) -> None:
+    assert CliRunner().invoke(command, args.split()).exit_code == 2
