@@ -14,8 +14,8 @@ from milligpu.model.errors import BadRequest
 from milligpu.model.footprint import Demand, Footprint
 from milligpu.model.grant import GpuShare, Grant, NoFit
 from milligpu.model.labels import Locality
-from milligpu.model.qos import Strategy
-from milligpu.model.request import PodRequest
+from milligpu.model.qos import Policy, Strategy
+from milligpu.model.request import ContainerRequest, PodRequest
 from milligpu.model.requirements import Requirements
 from milligpu.model.units import Mib, Milli
 from milligpu.placement import refuse
@@ -32,7 +32,7 @@ REPRICE_FIRST = 8
 _COLUMNS_MAX = 512
 # Of more rows than this that fit, a lot decides which are scored: looking at a tenth of the nodes costs two
 # hundredths of a percent of allocation.
-LOOK_AT = 2048
+LOOK_AT = 1024
 _SPECS_MAX = 4096
 _NO_LABELS = Locality()
 
@@ -49,6 +49,13 @@ class _Column:
 
     def put(self, rows: IntArray | None, found: Found, scores: WideArray) -> None:
         """Replace what is known of these rows, or of all."""
+        if rows is not None and len(rows) == 1:
+            row = int(rows[0])
+            self.score[row] = -np.inf
+            if len(found):
+                at = int(scores.argmax())
+                self.score[row], self.columns[row] = scores[at], found.columns[at]
+            return
         self.score[slice(None) if rows is None else rows] = -np.inf
         best = best_per_row(found.rows, scores)
         self.score[found.rows[best]] = scores[best]
@@ -81,7 +88,7 @@ class Placer:
         self._columns: OrderedDict[tuple[PolicyName, SpecKey], _Column] = OrderedDict()
         # A request is observed, placed and committed in a row.
         self._last: tuple[PodRequest, Spec] | None = None
-        self._folded: tuple[PodRequest, int, Footprint] | None = None
+        self._folds: dict[tuple[tuple[ContainerRequest, ...], Policy | None, int], Footprint] = {}
         self._layout = -1
         self._order: IntArray = np.zeros(0, np.int64)
         self._observed = 0
@@ -212,7 +219,7 @@ class Placer:
         return column
 
     def _fresh(self, judge: Scorer, spec: Spec, locality: Locality | None, *, everywhere: bool = False) -> _Column:
-        column = _Column(self.snapshot.rows, int(spec.count.max(initial=0)))
+        column = _Column(self.snapshot.rows, spec.most)
         found = self.fitter.find(spec, None, locality, linked=judge.linked)
         # What is not kept has no second chance: labelled requests look everywhere at once.
         if judge.lasting and locality is None and not everywhere and len(found) > self._look_at:
@@ -232,6 +239,7 @@ class Placer:
             return
         self._layout = self.snapshot.layout
         self._columns.clear()
+        self._folds.clear()
         self._last = None
         for spec in self._specs.values():
             spec.learn(self.snapshot)
@@ -277,10 +285,13 @@ class Placer:
         return Grant(request.pod.uid, snap.node_names[row], _shares(folded, card), policy, request.priority)
 
     def _fold(self, request: PodRequest, row: int) -> Footprint:
-        kind = int(self.snapshot.kind[row])
-        if self._folded is None or self._folded[0] is not request or self._folded[1] != kind:
-            self._folded = request, kind, fold(request, self.snapshot, row)
-        return self._folded[2]
+        key = request.containers, request.policy, int(self.snapshot.kind[row])
+        found = self._folds.get(key)
+        if found is None:
+            if len(self._folds) >= _SPECS_MAX:
+                self._folds.clear()
+            found = self._folds[key] = fold(request, self.snapshot, row)
+        return found
 
     def commit(self, request: PodRequest, grant: Grant) -> Holding:
         """Book a grant; refused where it would over-commit a card."""

@@ -66,6 +66,10 @@ class Spec:
         self.grouped = key.requirements.nvlink or key.requirements.numa
         self.uneven = False
         """Whether it takes different amounts of several cards."""
+        self.most = 0
+        """The most cards it takes on any kind."""
+        self.simple = False
+        """Whether it wants one card, whichever fits."""
         self.learn(snapshot)
 
     @property
@@ -85,6 +89,9 @@ class Spec:
         cards = np.array([[kind.milli, kind.mib] for kind in snapshot.kinds], np.int64).reshape(-1, 2)
         self.share = np.minimum(np.maximum(self.milli, -(-self.mib * cards[:, 0] // cards[:, 1])), 1000)
         self.uneven = any(len(set(each)) > 1 for each in demands)
+        self.most = int(self.count.max(initial=0))
+        named = self.key.requirements.uuids is not None or bool(self.key.requirements.uuids_not)
+        self.simple = self.wants_gpu and self.most == 1 and not named
 
 
 def _need(key: SpecKey, snapshot: Snapshot, number: int) -> Need:
@@ -154,6 +161,10 @@ class Found:
         return Found(self.rows[some], self.columns[some], self.before[some], self.after[some])
 
 
+_NONE: IntArray = np.zeros(0, np.int64)
+_NO_COLUMN: IntArray = np.zeros((0, 1), np.int64)
+
+
 class Fitter:
     """Finds the ways that a spec can be placed."""
 
@@ -199,14 +210,30 @@ class Fitter:
             return self._found(at if rows is None else rows[at], np.zeros((len(at), 0), np.int64), spec)
         if spec.uneven:
             return self._uneven(spec, rows, locality)
+        if rows is not None and len(rows) == 1 and locality is None and spec.simple:
+            return self._one_row(spec, rows)
         fits = self.cells(spec, some, locality)
-        if spec.count.max(initial=0) <= 1:
+        if spec.most <= 1:
             # Cards that look alike are one way, unless labels or names tell them apart.
-            if locality is None and spec.key.requirements.uuids is None and not spec.key.requirements.uuids_not:
+            if locality is None and spec.simple:
                 fits &= snap.distinct[some]
             at, column = np.nonzero(fits)
             return self._found(at if rows is None else rows[at], column[:, None], spec)
         return self._several(spec, rows, fits, linked=linked or spec.grouped)
+
+    def _one_row(self, spec: Spec, rows: IntArray) -> Found:
+        """As `find` for one card on one row, which is what most updates come to: with fewer, smaller steps."""
+        snap, row = self.snapshot, int(rows[0])
+        kind = int(snap.kind[row])
+        if not spec.allowed[kind] or snap.cpu[row] < spec.cpu:
+            return Found(_NONE, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN)
+        fits = (snap.offered[row] >= spec.milli[kind]) & (snap.mib[row] >= spec.mib[kind]) & snap.distinct[row]
+        if spec.whole:
+            fits &= snap.tenants[row] == 0
+        columns = fits.nonzero()[0]
+        before = snap.residue[row, columns]
+        after = np.zeros_like(before) if spec.whole else np.maximum(before - spec.share[kind], 0)
+        return Found(rows.repeat(len(columns)), columns[:, None], before[:, None], after[:, None])
 
     def _found(self, rows: IntArray, columns: IntArray, spec: Spec) -> Found:
         before = self.snapshot.residue[rows[:, None], columns]
@@ -221,7 +248,7 @@ class Fitter:
         all_rows = np.arange(len(fits)) if rows is None else rows
         count = spec.count[snap.kind[all_rows]]
         enough = np.flatnonzero((fits.sum(axis=1) >= count) & (count > 0))
-        width = int(spec.count.max())
+        width = spec.most
         if linked:
             picks = [self._group(spec, int(all_rows[at]), fits[at]) for at in enough]
             keep = [at for at, pick in zip(enough, picks, strict=True) if pick is not None]
@@ -259,7 +286,7 @@ class Fitter:
         wants = spec.key.requirements
         named = self._named(wants) if wants.uuids is not None or wants.uuids_not else None
         parts: list[Found] = []
-        width = int(spec.count.max())
+        width = spec.most
         for row in range(snap.rows) if rows is None else rows.tolist():
             kind = int(snap.kind[row])
             if not spec.allowed[kind] or snap.cpu[row] < spec.cpu:

@@ -58,6 +58,7 @@ _CPU_BINS = 1024
 # The price of CPU is bounded: beyond this it would keep GPUs idle for the sake of pods that want none.
 _CPU_PRICE_MAX = 4.0
 _TYPICAL_CPU = 12_000.0
+_NO_ROWS: IntArray = np.zeros(0, np.int64)
 
 
 class Packing:
@@ -107,8 +108,8 @@ class Packing:
         self._seen = snap.now
         self._measure(np.arange(snap.rows))
 
-    def catch_up(self) -> None:
-        """Bring the rows that changed up to date."""
+    def _stale(self) -> IntArray:
+        """The rows that changed since they were last measured, with their sums up to date but not their worth."""
         changed = self.snapshot.changed_since(self._seen)
         if changed is None or self.layout != self.snapshot.layout:
             if len(self._weight) < len(self.snapshot.kinds):
@@ -116,19 +117,24 @@ class Packing:
                 self._weight = np.pad(self._weight, ((0, more), (0, 0), (0, 0)))
                 self._inverse_cpu = np.pad(self._inverse_cpu, ((0, more), (0, 0)))
             self._rebuild()
-        elif changed:
-            self._seen = self.snapshot.now
-            self._measure(np.array(changed))
+            return _NO_ROWS
+        if not changed:
+            return _NO_ROWS
+        self._seen = self.snapshot.now
+        rows = np.array(changed)
+        self._sum_up(rows)
+        return rows
 
     def _measure(self, rows: IntArray) -> None:
+        self._sum_up(rows)
+        self._row_worth[rows] = self._worth(
+            rows, self.snapshot.cpu[rows], self._row_sums[rows], self._row_free[rows]
+        )
+
+    def _sum_up(self, rows: IntArray) -> None:
         residue = self.snapshot.residue[rows]
-        sums = self._table[residue].sum(axis=1)
-        free = residue.sum(axis=1, dtype=np.float32)
-        self._row_sums[rows] = sums
-        self._row_free[rows] = free
-        cpu = self.snapshot.cpu[rows]
-        weight, most = self._terms(rows, cpu)
-        self._row_worth[rows] = self._worth(sums, weight, most) + self._beside(cpu, free)
+        self._row_sums[rows] = self._table[residue].sum(axis=1)
+        self._row_free[rows] = residue.sum(axis=1, dtype=np.float32)
 
     # -- worth -------------------------------------------------------------------------------------------------
 
@@ -139,8 +145,10 @@ class Packing:
         most = cpu.astype(np.float32)[:, None] * self._inverse_cpu[kind]
         return weight, np.maximum(np.floor(most + _EPSILON), 1)
 
-    def _worth(self, sums: FloatArray, weight: FloatArray, most: FloatArray) -> FloatArray:
-        return np.vecdot(weight, self._usable(sums, most))
+    def _worth(self, rows: IntArray, cpu: IntArray, sums: FloatArray, free: FloatArray) -> FloatArray:
+        """What rows would be worth with this much CPU and GPU."""
+        weight, most = self._terms(rows, cpu)
+        return np.vecdot(weight, self._usable(sums, most)) + self._beside(cpu, free)
 
     def _usable(self, sums: FloatArray, most: FloatArray) -> FloatArray:
         """What each level can use of rows: the free GPU it can reach, blended with how often it fits."""
@@ -167,12 +175,8 @@ class Packing:
 
     def scores(self, spec: Spec, found: Found) -> WideArray:
         """How much of the cluster's worth each way of placing the spec keeps; higher is better."""
-        self.catch_up()
-        rows = found.rows
-        if not len(rows):
-            return np.zeros(0)
+        rows, stale = found.rows, self._stale()
         cpu = self.snapshot.cpu[rows] - spec.cpu
-        weight, most = self._terms(rows, cpu)
         sums, free = self._row_sums[rows], self._row_free[rows]
         taken: FloatArray | float = 0.0
         if found.columns.shape[1] == 1:
@@ -183,7 +187,19 @@ class Packing:
             before, after = found.before, found.after
             sums += (self._table[after] - self._table[before]).sum(axis=1)
             taken = (before - after).sum(axis=1, dtype=np.float32)
-        worth = self._worth(sums, weight, most) + self._beside(cpu, free - taken)
+        free -= taken
+        if len(stale):
+            # Rows as they are and as they would be in one go: for a single row the calls cost more than the work.
+            worth = self._worth(
+                np.concatenate((stale, rows)),
+                np.concatenate((self.snapshot.cpu[stale], cpu)),
+                np.concatenate((self._row_sums[stale], sums)),
+                np.concatenate((self._row_free[stale], free)),
+            )
+            self._row_worth[stale] = worth[: len(stale)]
+            worth = worth[len(stale) :]
+        else:
+            worth = self._worth(rows, cpu, sums, free)
         kept = (worth - self._row_worth[rows] + taken).astype(np.float64)
         if self.weights.bin_milli is None:
             return np.floor(100 / (1 + np.exp(-np.clip(kept / 1000, -50, 50))))

@@ -101,10 +101,6 @@ class Priced(_Plain):
         """See the packing module."""
         return self._packing.scores(spec, found)
 
-    def placed(self, spec: Spec, row: int) -> None:  # noqa: ARG002
-        """Measure the row again now: a decision has less time than an update."""
-        self._packing.catch_up()
-
     def reprice(self, counts: Mapping[SpecKey, float], specs: Mapping[SpecKey, Spec]) -> None:
         """Set the prices anew."""
         self._packing.reprice(counts, specs)
