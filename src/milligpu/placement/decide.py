@@ -222,7 +222,7 @@ class Placer:
         column = _Column(self.snapshot.rows, spec.most)
         found = self.fitter.find(spec, None, locality, linked=judge.linked)
         # What is not kept has no second chance: labelled requests look everywhere at once.
-        if judge.lasting and locality is None and not everywhere and len(found) > self._look_at:
+        if judge.sampled and locality is None and not everywhere and len(found) > self._look_at:
             fits = len(np.unique(found.rows))
             if fits > self._look_at:
                 lot = np.uint64(crc32(repr(spec.key).encode()) * 0x9E3779B97F4A7C15 % 2**64)

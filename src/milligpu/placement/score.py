@@ -48,6 +48,8 @@ class Scorer(Protocol):
     """Whether a row's scores stay the same until the row changes or prices do."""
     linked: bool
     """Whether several cards should be those with the best links, rather than the fullest."""
+    sampled: bool
+    """Whether it may look at some of the rows of a large cluster, because a look at each takes long."""
 
     def scores(self, spec: Spec, found: Found) -> WideArray:
         """One number for each way that was found."""
@@ -68,6 +70,7 @@ class _Plain:
     ties = Ties.NAME
     lasting = True
     linked = False
+    sampled = False
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -95,6 +98,7 @@ class Priced(_Plain):
     def __init__(self, snapshot: Snapshot, *, fgd: bool = False) -> None:
         super().__init__(snapshot)
         self.ties = Ties.NAME if fgd else Ties.NOISE
+        self.sampled = not fgd
         self._packing = Packing(snapshot, FGD if fgd else PACKING)
 
     def scores(self, spec: Spec, found: Found) -> WideArray:
