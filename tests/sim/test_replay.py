@@ -156,6 +156,12 @@ def test_the_plot_is_svg_with_a_line_for_every_policy(tmp_path: Path) -> None:
     assert re.search(r">packing \d+\.\d<", path.read_text())
 
 
+def test_the_plot_is_a_png_too(tmp_path: Path) -> None:
+    path = tmp_path / "plot.png"
+    cli("--generate", "6", "--plot", str(path))
+    assert path.read_bytes().startswith(b"\x89PNG\r\n")
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
