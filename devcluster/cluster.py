@@ -200,10 +200,7 @@ class Cluster:
         return node
 
     def _new_node(self, name: str, labels: Mapping[str, str]) -> Node:
-        if name in self._record.nodes:
-            raise DevclusterError(f"node {name!r} exists already")
-        self._record.nodes.append(name)
-        self._record.save()
+        self._record.add_node(name)
         node = Node(
             self._record,
             self.control_plane.pki,

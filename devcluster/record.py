@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -26,7 +27,13 @@ FOLDER_VARIABLE = "MILLIGPU_CLUSTERS"
 # Short, because the path of a unix socket ends at 108 bytes.
 DEFAULT_FOLDER = "/tmp/milligpu-clusters"
 FOLDER_LENGTH_MAX = 30
+# Nodes are started by several threads, which all write down what they make.
+_changing = threading.RLock()
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,14}")
+
+
+class DamagedRecord(DevclusterError):
+    """A record that no longer reads: its cluster is removed by its name alone."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +78,20 @@ class Record:
 
     def save(self) -> None:
         """Write the record so that a reader sees the old or the new one, never half of it."""
-        content = {key: value for key, value in asdict(self).items() if key != "folder"}
-        draft = self.folder / "record.json.new"
-        draft.write_text(json.dumps(content, indent=2) + "\n")
-        draft.rename(self.folder / "record.json")
+        with _changing:
+            content = {key: value for key, value in asdict(self).items() if key != "folder"}
+            draft = self.folder / "record.json.new"
+            draft.write_text(json.dumps(content, indent=2) + "\n")
+            draft.rename(self.folder / "record.json")
 
     @classmethod
     def load(cls, folder: Path) -> "Record":
         """Read a record. One of another version of this code must be removable, too: extra fields are
         skipped, missing ones are empty."""
-        content: dict[str, Any] = json.loads((folder / "record.json").read_text())
+        try:
+            content: dict[str, Any] = json.loads((folder / "record.json").read_text())
+        except json.JSONDecodeError as error:
+            raise DamagedRecord(f"{folder}/record.json is damaged: {error}", "python -m devcluster clean") from None
         owner = content.pop("owner")
         known = {each.name for each in fields(cls)}
         content = {key: value for key, value in content.items() if key in known}
@@ -99,14 +110,23 @@ class Record:
 
     def port(self, purpose: str) -> int:
         """The port for this purpose: the same one whenever the component is started again."""
-        if purpose not in self.ports:
-            self.ports[purpose] = network.free_port(self.number, set(self.ports.values()))
+        with _changing:
+            if purpose not in self.ports:
+                self.ports[purpose] = network.free_port(self.number, set(self.ports.values()))
+                self.save()
+            return self.ports[purpose]
+
+    def add_node(self, name: str) -> None:
+        with _changing:
+            if name in self.nodes:
+                raise DevclusterError(f"node {name!r} exists already")
+            self.nodes.append(name)
             self.save()
-        return self.ports[purpose]
 
     def add_address(self, address: str) -> None:
-        self.addresses.append(address)
-        self.save()
+        with _changing:
+            self.addresses.append(address)
+            self.save()
         network.add_address(address)
 
     def add_routes(self) -> None:
@@ -191,11 +211,24 @@ class Clusters:
         for folder in self.folder.iterdir():
             if folder.is_dir() and not (folder / "record.json").exists():
                 _remove_folder(folder)  # died before the record was written, so before anything was made
+            elif folder.is_dir():
+                self._remove_damaged(folder)
         dead = [record for record in self._records() if record.is_abandoned()]
         for record in dead:
             self._remove(record)
         self._restore_forwarding()
         return [record.name for record in dead]
+
+    @staticmethod
+    def _remove_damaged(folder: Path) -> None:
+        """Remove a cluster whose record does not read; an address may stay until its number is used again."""
+        try:
+            Record.load(folder)
+        except DamagedRecord:
+            cgroup = ClusterCgroup(f"milligpu-{folder.name}")
+            cgroup.kill()
+            cgroup.remove()
+            _remove_folder(folder)
 
     def _remove(self, record: Record) -> None:
         # Processes first: mount and network namespaces, and what is in them, go with the last process.

@@ -2,6 +2,8 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from devcluster import network
 from devcluster.errors import DevclusterError
-from devcluster.record import Clusters, Owner, Record
+from devcluster.record import Clusters, DamagedRecord, Owner, Record
 
 
 @pytest.fixture
@@ -119,3 +121,24 @@ def test_removing_a_cluster_twice_does_not_hurt_its_successor() -> None:
         assert clusters.all() == []
     finally:
         shutil.rmtree(folder)
+
+
+def test_threads_that_write_down_at_the_same_time_lose_nothing(record: Record) -> None:
+    names = [f"node-{number}" for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(record.add_node, names))
+
+    assert sorted(Record.load(record.folder).nodes) == sorted(["n", *names])
+
+
+def test_a_cluster_whose_record_is_damaged_is_swept_and_keeps_nobody_from_starting() -> None:
+    clusters = Clusters(Path(tempfile.mkdtemp(prefix="mg-", dir="/tmp")))
+    folder = clusters.folder / "broken"
+    folder.mkdir()
+    (folder / "record.json").write_text('{"name": "broken"}\n}')
+
+    with pytest.raises(DamagedRecord, match="record.json is damaged"):
+        Record.load(folder)
+    assert clusters.sweep() == []
+    assert not folder.exists()
+    shutil.rmtree(clusters.folder)
