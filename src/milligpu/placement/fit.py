@@ -4,9 +4,8 @@ What a request needs is worked out once per kind of card and kept in a `Spec`; r
 pod's name, labels or the node's memory share one. GPUs of one request are cards of one kind on one node.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from milligpu.model.qos import Policy
 from milligpu.model.reasons import Reason
 from milligpu.model.request import ContainerRequest, Kind, PodRequest, ShareRequest
 from milligpu.model.requirements import Requirements
+from milligpu.placement.groups import best_group
 from milligpu.placement.snapshot import NO_CARDS, NOBODY, BoolArray, CardKind, IntArray, Snapshot, Wiring
 
 
@@ -358,45 +358,6 @@ def _joined(parts: list[Found], width: int) -> Found:
         after[at, part.columns.shape[1] :] = before[at, part.columns.shape[1] :]
     columns = np.concatenate([wide(part.columns) for part in parts])
     return Found(np.concatenate([part.rows for part in parts]), columns, before, after)
-
-
-def best_group(wiring: Wiring, bits: int, count: int, *, nvlink: bool, numa: bool) -> tuple[int, ...] | None:
-    """The group whose weakest link is best, then whose links sum up best, then on the fewest NUMA nodes."""
-    best: tuple[int, ...] | None = None
-    quality: tuple[int, int, int] = (-1, 0, 0)
-    for group in _groups(wiring, bits, count, nvlink, numa):
-        found = group_quality(wiring, group)
-        if found > quality:
-            best, quality = group, found
-    return best
-
-
-def group_quality(wiring: Wiring, group: tuple[int, ...]) -> tuple[int, int, int]:
-    """How good a group's links are; compares as numbers do."""
-    links = [wiring.ranks[a][b] for at, a in enumerate(group) for b in group[at + 1 :]]
-    return min(links, default=0), sum(links), -len({wiring.numa[card] for card in group})
-
-
-# Choosing 8 of 16 cards is 12,870 groups; a first few thousand hold one that is as good.
-_LOOK_MAX = 4096
-
-
-def _groups(wiring: Wiring, bits: int, count: int, nvlink: bool, numa: bool) -> Iterator[tuple[int, ...]]:
-    cards = [card for card in range(bits.bit_length()) if bits >> card & 1]
-
-    def extend(group: tuple[int, ...], at: int) -> Iterator[tuple[int, ...]]:
-        if len(group) == count:
-            yield group
-            return
-        for place in range(at, len(cards) - (count - len(group)) + 1):
-            card = cards[place]
-            if numa and group and wiring.numa[card] != wiring.numa[group[0]]:
-                continue
-            if nvlink and any(not wiring.nvlink[card] >> other & 1 for other in group):
-                continue
-            yield from extend((*group, card), place + 1)
-
-    yield from islice(extend((), 0), _LOOK_MAX)
 
 
 def fold(request: PodRequest, snapshot: Snapshot, row: int) -> Footprint:

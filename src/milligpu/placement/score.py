@@ -12,7 +12,8 @@ import numpy as np
 
 from milligpu.model.qos import Strategy
 from milligpu.model.units import WHOLE
-from milligpu.placement.fit import Found, Spec, SpecKey, group_quality
+from milligpu.placement.fit import Found, Spec, SpecKey
+from milligpu.placement.groups import group_quality
 from milligpu.placement.packing import FGD, PACKING, Packing, WideArray
 from milligpu.placement.snapshot import UNCOUNTED, BoolArray, IntArray, Snapshot
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -131,16 +132,16 @@ def _spaced(wanted: list[tuple[float, int]]) -> dict[int, float]:
 
 def _png(path: Path, lines: Sequence[Line], title: str) -> None:
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+        from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         hint = "pip install 'milligpu[plot]', or write an .svg, which needs nothing"
         raise Unavailable("a PNG needs matplotlib, which is not installed", hint=hint) from None
-    figure = Figure(figsize=(_WIDTH / 100, _HEIGHT / 100), dpi=150, layout="constrained")  # pyright: ignore[reportUnknownVariableType]
-    axes = figure.subplots()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    figure = cast("Any", Figure)(figsize=(_WIDTH / 100, _HEIGHT / 100), dpi=150, layout="constrained")
+    axes = figure.subplots()
     for at, line in enumerate(lines):
         label = f"{line.name} {line.allocated[-1]:.1f}"
-        axes.plot(line.arrived, line.allocated, label=label, color=_COLOURS[at % len(_COLOURS)])  # pyright: ignore[reportUnknownMemberType]
-    axes.set(title=title, xlabel="arrived demand, % of the GPUs", ylabel="allocated, % of the GPUs")  # pyright: ignore[reportUnknownMemberType]
-    axes.grid(alpha=0.3)  # pyright: ignore[reportUnknownMemberType]
-    axes.legend(frameon=False)  # pyright: ignore[reportUnknownMemberType]
-    figure.savefig(path)  # pyright: ignore[reportUnknownMemberType]
+        axes.plot(line.arrived, line.allocated, label=label, color=_COLOURS[at % len(_COLOURS)])
+    axes.set(title=title, xlabel="arrived demand, % of the GPUs", ylabel="allocated, % of the GPUs")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path)
