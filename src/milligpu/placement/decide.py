@@ -35,6 +35,7 @@ _COLUMNS_MAX = 512
 LOOK_AT = 1024
 _SPECS_MAX = 4096
 _NO_LABELS = Locality()
+_NO_ROWS: IntArray = np.zeros(0, np.int64)
 
 
 class _Column:
@@ -150,15 +151,28 @@ class Placer:
         policy = request.strategy or self.policy
         spec = self.spec(request)
         column = self._column(policy, spec, request.locality)
-        room = self.snapshot.memory >= request.memory_mib
-        score = np.where(room if allowed is None else room & allowed, column.score, -np.inf)
-        best = score.max(initial=-np.inf)
-        if best == -np.inf:
+        rows = self._best_rows(column.score, request.memory_mib, allowed)
+        if not len(rows):
             return self._look_everywhere(policy, request, allowed) if column.partial else None
-        row = self._among_equals(policy, np.flatnonzero(score == best), request)
+        row = self._among_equals(policy, rows, request)
         count = int(spec.count[self.snapshot.kind[row]]) if spec.wants_gpu else 0
         columns = column.columns[row, :count]
         return row, self._linked(spec, row, columns)
+
+    def _best_rows(self, score: WideArray, mib: int, allowed: BoolArray | None) -> IntArray:
+        """The rows with the best score among those that have the memory and are allowed."""
+        memory = self.snapshot.memory
+        if allowed is None:
+            # A node's memory is seldom what is short: look at the best first, and at that only there.
+            best = score.max(initial=-np.inf)
+            rows = (score == best).nonzero()[0] if best > -np.inf else _NO_ROWS
+            rows = rows[memory[rows] >= mib]
+            if len(rows) or best == -np.inf:
+                return rows
+        room = memory >= mib
+        score = np.where(room if allowed is None else room & allowed, score, -np.inf)
+        best = score.max(initial=-np.inf)
+        return (score == best).nonzero()[0] if best > -np.inf else _NO_ROWS
 
     def _look_everywhere(
         self, policy: PolicyName, request: PodRequest, allowed: BoolArray | None

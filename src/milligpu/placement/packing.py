@@ -94,8 +94,10 @@ class Packing:
         self._scale = (self.weights.copies * self._number * self._size).astype(np.float32)
         residue = np.arange(1001)[:, None]
         holds = residue >= size
-        # Side by side, so that one lookup gets all three: the GPU it can reach, how often it fits, if it fits.
-        parts = (np.where(holds, residue, 0), residue // size, holds[:, self._ones :])
+        # Side by side, so that one lookup gets all three: the GPU it can reach (as far as that counts), how often
+        # it fits, if it fits.
+        reach = np.where(holds, residue, 0) * (1 - self.weights.copies)
+        parts = (reach, residue // size / self._number, holds[:, self._ones :])
         self._table = np.concatenate(parts, axis=1).astype(np.float32)
 
     def _rebuild(self) -> None:
@@ -152,17 +154,15 @@ class Packing:
 
     def _usable(self, sums: FloatArray, most: FloatArray) -> FloatArray:
         """What each level can use of rows: the free GPU it can reach, blended with how often it fits."""
-        ones, levels, share = self._ones, len(self._number), self.weights.copies
-        reach, times = sums[:, :levels], sums[:, levels : 2 * levels]
-        usable = (1 - share) * reach
-        if ones == levels:
-            return usable + np.minimum(times, most) * self._scale if share else usable
-        number = self._number[ones:]
-        if share:
-            whole = times.copy()
-            whole[:, ones:] = np.floor(whole[:, ones:] / number)
-            usable += np.minimum(whole, most, out=whole) * self._scale
-        usable[:, ones:] *= sums[:, 2 * levels :] >= number
+        ones, levels = self._ones, len(self._number)
+        usable = sums[:, :levels].copy()
+        if self.weights.copies:
+            times = np.floor(sums[:, levels : 2 * levels] + _EPSILON)
+            np.minimum(times, most, out=times)
+            times *= self._scale
+            usable += times
+        if ones < levels:
+            usable[:, ones:] *= sums[:, 2 * levels :] >= self._number[ones:]
         return usable
 
     def _beside(self, cpu: IntArray, free: FloatArray) -> FloatArray:
