@@ -148,7 +148,7 @@ def departures(trace: Trace, seeds: range, events: int) -> None:
 def speed() -> None:
     """Time of a decision for a known and a new spec, and of an update, by the number of nodes."""
     print(
-        "\nNodes of 8 GPUs, half full; median (of the quietest eighth) and 99th percentile in microseconds, one process\n"
+        "\nNodes of 8 GPUs, half full; microseconds: median of the quietest eighth, 99th percentile; one process\n"
     )
     print("| nodes | hot spec | stream of specs | never-seen spec | update |")
     print("|---|---|---|---|---|")

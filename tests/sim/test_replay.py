@@ -157,7 +157,7 @@ def test_the_plot_is_svg_with_a_line_for_every_policy(tmp_path: Path) -> None:
 
 
 def test_the_plot_is_a_png_too(tmp_path: Path) -> None:
-    path = tmp_path / "plot.png"
+    path = tmp_path / "new" / "plot.png"
     cli("--generate", "6", "--plot", str(path))
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
 
@@ -168,6 +168,10 @@ def test_the_plot_is_a_png_too(tmp_path: Path) -> None:
         (("--generate", "5", "--seeds", "9-3"), "--seeds='9-3': want numbers or ranges"),
         (("--generate", "5", "--seeds", "x"), "--seeds='x': want numbers or ranges"),
         (("--generate", "5", "--plot", "a.gif"), "--plot='a.gif': want a file that ends in .svg or .png"),
+        (
+            ("--generate", "5", "--plot", "/proc/x/a.svg"),
+            "--plot='/proc/x/a.svg': want a file in a folder that can be made",
+        ),
     ],
 )
 def test_wrong_options_are_refused_before_anything_runs(args: tuple[str, ...], message: str) -> None:

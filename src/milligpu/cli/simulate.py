@@ -96,8 +96,8 @@ def command(
 
     Pods are offered once each, in an order that the seed decides, until they asked for ARRIVAL times the GPUs.
     """
-    if plot is not None and plot.suffix not in {".svg", ".png"}:
-        raise BadRequest("--plot", str(plot), "a file that ends in .svg or .png")
+    if plot is not None:
+        _check_plot(plot)
     if defrag and not departures:
         raise click.UsageError("--defrag moves pods of a long run: it needs --departures")
     trace = _trace(nodes, pods, make, seeds[0])
@@ -113,7 +113,14 @@ def command(
         save_plot(plot, results, f"{len(trace.nodes)} nodes, {trace.capacity // 1000} GPUs, {many}")
 
 
-simulate = command
+def _check_plot(path: Path) -> None:
+    """Refuse a picture that could not be written before minutes are spent on it; its folder is made."""
+    if path.suffix not in {".svg", ".png"}:
+        raise BadRequest("--plot", str(path), "a file that ends in .svg or .png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest("--plot", str(path), f"a file in a folder that can be made ({error.strerror})") from None
 
 
 def _trace(nodes: Path | None, pods: Path | None, make: int | None, seed: int) -> Trace:
