@@ -27,4 +27,9 @@ COMMANDS: dict[str, Entry] = {
         "Show which GPUs pods would get on a cluster, or why they would wait.",
         "milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml",
     ),
+    "softgpu": Entry(
+        "milligpu.cli.softgpu",
+        "Run CUDA programs on GPUs in software, without a GPU.",
+        "milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py",
+    ),
 }
