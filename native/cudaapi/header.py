@@ -137,7 +137,7 @@ def _versions(
         order = sorted(releases.get(name, {int(release)}))
         place = max((at for at, each in enumerate(order) if each <= int(release)), default=0)
         symbol = f"{name}_v{place + 1}" if place else name
-        if symbol not in functions or name == symbol and place == len(order) - 1:
+        if symbol not in functions or (name == symbol and place == len(order) - 1):
             symbol = renames.get(name, symbol)
         symbol = symbol.removesuffix("_ptsz").removesuffix("_ptds") + suffix
         if symbol in functions:

@@ -11,6 +11,11 @@
 
 enum { PAGE = 4096, JUMP = 16 };
 
+/* The compiler's own helpers for halves, which LLVM calls by the same names; linked from libgcc. */
+_Float16 __truncdfhf2(double value);
+_Float16 __truncsfhf2(float value);
+float __extendhfsf2(_Float16 value);
+
 #define NAME(function) {#function, (void (*)(void))function}
 static const struct known {
     const char *name;
@@ -22,7 +27,7 @@ static const struct known {
     NAME(exp2f), NAME(exp2), NAME(log2f), NAME(log2), NAME(sinf), NAME(sin), NAME(cosf), NAME(cos), NAME(tanhf),
     NAME(tanh), NAME(fmaf), NAME(fma), NAME(roundevenf), NAME(roundeven), NAME(floorf), NAME(floor), NAME(ceilf),
     NAME(ceil), NAME(truncf), NAME(trunc), NAME(sqrtf), NAME(sqrt), NAME(fminf), NAME(fmin), NAME(fmaxf), NAME(fmax),
-    NAME(fmodf), NAME(fmod),
+    NAME(fmodf), NAME(fmod), NAME(__truncdfhf2), NAME(__truncsfhf2), NAME(__extendhfsf2),
 };
 
 struct loading {

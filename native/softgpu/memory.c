@@ -100,6 +100,21 @@ static void give_back(const struct allocation *allocation)
         card_release(allocation->context->card, allocation->mapped);
 }
 
+/* Where to ask for memory: always further on, in a region that nothing else uses, so that a freed address stays
+ * unmapped and whoever still uses it is found out. It begins again when it has gone through 32 TiB. */
+static void *fresh_address(size_t size)
+{
+    static const uintptr_t first = 0x200000000000, last = 0x400000000000;
+    static uintptr_t next = 0x200000000000;
+    pthread_mutex_lock(&lock);
+    if (next + size > last)
+        next = first;
+    void *address = (void *)next;
+    next += (size + (2u << 20) - 1) & ~(uintptr_t)((2u << 20) - 1);
+    pthread_mutex_unlock(&lock);
+    return address;
+}
+
 /* A page behind each allocation stays closed: a kernel that runs over the end faults. */
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer)
 {
@@ -112,7 +127,7 @@ CUresult memory_new(struct context *context, size_t size, enum memory_kind kind,
     CUresult status = charged(kind) ? card_reserve(context->card, made.mapped) : CUDA_SUCCESS;
     if (status)
         return status;
-    void *memory = mmap(0, made.mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(fresh_address(made.mapped + PAGE), made.mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED && mprotect(memory, made.mapped, PROT_READ | PROT_WRITE)) {
         munmap(memory, made.mapped + PAGE);
         memory = MAP_FAILED;

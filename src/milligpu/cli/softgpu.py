@@ -29,9 +29,19 @@ def _read_model(_ctx: click.Context, _param: click.Parameter, value: str) -> str
 
 def _fleet_options(function: click.decorators.FC) -> click.decorators.FC:
     options = [
-        click.option("--devices", type=click.IntRange(1, _MOST_DEVICES), default=1, show_default=True, help="How many."),
-        click.option("--memory", metavar="SIZE", callback=_read_size, help="Of each, such as 4Gi. [default: the model's]"),
-        click.option("--model", default=DEFAULT_MODEL, show_default=True, callback=_read_model, help="What they say they are."),
+        click.option(
+            "--devices", type=click.IntRange(1, _MOST_DEVICES), default=1, show_default=True, help="How many."
+        ),
+        click.option(
+            "--memory", metavar="SIZE", callback=_read_size, help="Of each, such as 4Gi. [default: the model's]"
+        ),
+        click.option(
+            "--model",
+            default=DEFAULT_MODEL,
+            show_default=True,
+            callback=_read_model,
+            help="What they say they are.",
+        ),
     ]
     for option in reversed(options):
         function = option(function)
@@ -71,7 +81,9 @@ def up(devices: int, memory: int | None, model: str) -> None:
     """Start software GPUs that stay until `down`."""
     places = Places.from_env(os.environ)
     if (places.folder / "control.sock").exists():
-        raise BadRequest("softgpu", "up", "no software GPU yet", hint="end the running one with: milligpu softgpu down")
+        raise BadRequest(
+            "softgpu", "up", "no software GPU yet", hint="end the running one with: milligpu softgpu down"
+        )
     start_daemon(places.folder, places.cache, Fleet(devices, model, memory))
     click.echo(f"{devices} x {find_model(model).name}; use with: eval $(milligpu softgpu env)")
 

@@ -1,7 +1,7 @@
 """The compile service: resident compilers in processes of their own.
 
-A process per compiler, because LLVM ends its process on some inputs instead of reporting them; a client then gets an
-error for that module, and everybody else goes on.
+A process per compiler, because LLVM ends its process on some inputs instead of reporting them; a client then gets
+an error for that module, and everybody else goes on.
 """
 
 import asyncio

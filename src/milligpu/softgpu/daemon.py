@@ -1,7 +1,7 @@
 """The process behind the cards: `python -m milligpu.softgpu.daemon FOLDER …`, started by `milligpu softgpu`.
 
-It goes into the background once its sockets are there, so whoever started it knows from its exit that the cards can be
-used. It ends on SIGTERM, or with the process it was told to watch, and takes its folder with it.
+It goes into the background once its sockets are there, so whoever started it knows from its exit that the cards
+can be used. It ends on SIGTERM, or with the process it was told to watch, and takes its folder with it.
 """
 
 import argparse
@@ -86,7 +86,11 @@ def _detach(log: Path) -> None:
 
 
 async def _serve(
-    settings: Settings, cards: list[Account], listeners: list[socket.socket], control: socket.socket, watched: int | None
+    settings: Settings,
+    cards: list[Account],
+    listeners: list[socket.socket],
+    control: socket.socket,
+    watched: int | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Device models: what a card says about itself. They are data, in `models.toml`, so that adding one needs no code."""
+"""Device models: what a card says about itself. They are data (`models.toml`): adding one needs no code."""
 
 import tomllib
 from dataclasses import dataclass

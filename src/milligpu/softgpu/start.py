@@ -63,8 +63,9 @@ def start_daemon(folder: Path, cache: Path, fleet: Fleet, *, watch: int | None =
 def client_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     """What makes a program find our driver library and the cards in `folder`.
 
-    Behind everything else comes what this Python has of the CUDA toolkit as wheels: programs that compile CUDA C look
-    for NVRTC on the same path and for its headers below CUDA_PATH, and a machine without a GPU rarely has either.
+    Behind everything else comes what this Python has of the CUDA toolkit as wheels: programs that compile CUDA C
+    look for NVRTC on the same path and for its headers below CUDA_PATH, and a machine without a GPU rarely has
+    either.
     """
     packages = Path(sysconfig.get_path("purelib"), "nvidia")
     paths = [str(library("softgpu/libcuda.so.1").parent), env.get("LD_LIBRARY_PATH", "")]

@@ -14,7 +14,11 @@ def _binary(w: Writer, ins: Instruction) -> None:
     kind = last_type(w, ins)
     if kind.is_float:
         a, b = w.read(w.operand(ins, 1), kind), w.read(w.operand(ins, 2), kind)
-        exact = directed(w, ins, kind, lambda t, x, y: w.emit(f"{_FLOAT_OPS[ins.opcode]} {t} {x}, {y}"), a, b)
+
+        def compute(llvm: str, x: str, y: str) -> str:
+            return w.emit(f"{_FLOAT_OPS[ins.opcode]} {llvm} {x}, {y}")
+
+        exact = directed(w, ins, kind, compute, a, b)
         _write_float(w, ins, kind, exact)
     elif ins.opcode == "mul":
         _multiply(w, ins, kind)
@@ -142,9 +146,7 @@ def _sign(w: Writer, ins: Instruction) -> None:
     elif ins.opcode == "neg":
         value = w.emit(f"sub i{kind.bits} 0, {value}")
     else:
-        value = w.intrinsic(
-            f"llvm.abs.i{kind.bits}", f"i{kind.bits}", (f"i{kind.bits}", value), ("i1", "false")
-        )
+        value = w.intrinsic(f"llvm.abs.i{kind.bits}", f"i{kind.bits}", (f"i{kind.bits}", value), ("i1", "false"))
     w.write(w.operand(ins, 0), kind, value)
 
 
@@ -152,12 +154,16 @@ def _sign(w: Writer, ins: Instruction) -> None:
 def _transcendental(w: Writer, ins: Instruction) -> None:
     kind = last_type(w, ins)
     llvm = llvm_type(kind)
-    if not kind.is_float or kind.lanes == 2 and ins.opcode not in ("ex2", "tanh"):
+    if not kind.is_float or (kind.lanes == 2 and ins.opcode not in ("ex2", "tanh")):
         raise w.refuse(f"{ins}: unsupported")
     value = w.read(w.operand(ins, 1), kind)
     names = {"ex2": "exp2", "lg2": "log2"}
     if ins.opcode == "rcp":
-        result = directed(w, ins, kind, lambda t, x: w.emit(f"fdiv {t} 1.0, {x}"), value)
+
+        def reciprocal(llvm: str, x: str) -> str:
+            return w.emit(f"fdiv {llvm} 1.0, {x}")
+
+        result = directed(w, ins, kind, reciprocal, value)
     elif ins.opcode == "rsqrt":
         result = w.emit(f"fdiv {llvm} 1.0, {w.math('sqrt', kind, value)}")
     elif ins.opcode == "sqrt":
@@ -206,16 +212,19 @@ def _mad_with_carry(w: Writer, ins: Instruction) -> None:
 
 def _carry(w: Writer, ins: Instruction, kind: Type, *, with_carry: bool) -> None:
     """Add or subtract in twice the width; the bit above is the carry (or borrow)."""
-    a, b = (w.bits(w.operand(ins, at), kind.bits) for at in (1, 2))
-    _chain(w, ins, kind, ins.opcode.removesuffix("c"), a, b, with_carry=with_carry)
+    values = w.bits(w.operand(ins, 1), kind.bits), w.bits(w.operand(ins, 2), kind.bits)
+    _chain(w, ins, kind, ins.opcode.removesuffix("c"), values, with_carry=with_carry)
 
 
 def _carry_multiply(w: Writer, ins: Instruction, kind: Type, *, with_carry: bool) -> None:
-    product = _product(w, ins, kind)
-    _chain(w, ins, kind, "add", product, w.bits(w.operand(ins, 3), kind.bits), with_carry=with_carry)
+    values = _product(w, ins, kind), w.bits(w.operand(ins, 3), kind.bits)
+    _chain(w, ins, kind, "add", values, with_carry=with_carry)
 
 
-def _chain(w: Writer, ins: Instruction, kind: Type, verb: str, a: str, b: str, *, with_carry: bool) -> None:
+def _chain(
+    w: Writer, ins: Instruction, kind: Type, verb: str, values: tuple[str, str], *, with_carry: bool
+) -> None:
+    a, b = values
     double = kind.bits * 2
     total = w.emit(f"{verb} i{double} {w.resize(a, kind.bits, double)}, {w.resize(b, kind.bits, double)}")
     if with_carry:
@@ -252,5 +261,3 @@ def _dot(w: Writer, ins: Instruction) -> None:
             factors.append(w.resize(byte, 8, 32, signed=kind.is_signed))
         total = w.emit(f"add i32 {total}, {w.emit(f'mul i32 {factors[0]}, {factors[1]}')}")
     w.write_bits(w.operand(ins, 0), 32, total)
-
-

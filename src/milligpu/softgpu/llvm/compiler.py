@@ -4,6 +4,9 @@ llvmlite because it is LLVM as one wheel: no compiler, linker or headers on the 
 module, and a resident one compiles a kernel in tens of milliseconds where a C compiler takes hundreds.
 """
 
+# llvmlite has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 import llvmlite.binding as llvm
 
 from milligpu.softgpu.llvm.module import IMAGE_VERSION, module_ir

@@ -13,6 +13,7 @@ from milligpu.softgpu.ptx.syntax import (
     Label,
     Name,
     Open,
+    Operand,
     Registers,
     Statement,
     Targets,
@@ -149,24 +150,30 @@ def _guarded(w: Writer, ins: Instruction, labels: set[str], targets: dict[str, T
 
 def _instruction(w: Writer, ins: Instruction, labels: set[str], targets: dict[str, Targets]) -> None:
     if ins.opcode == "brx":
-        _switch(w, ins, targets)
+        _switch(w, ins, labels, targets)
         return
     handler = HANDLERS.get(ins.opcode)
     if handler is None:
         raise UnsupportedPtx(ins.line, f"unknown instruction {ins}")
-    if ins.opcode == "bra" and ins.operands and isinstance(ins.operands[0], Name):
-        if ins.operands[0].text not in labels:
-            raise BadPtx(ins.line, f"unknown label {ins.operands[0].text}")
+    if ins.opcode == "bra":
+        _check_label(w, w.operand(ins, 0), labels)
     handler(w, ins)
 
 
-def _switch(w: Writer, ins: Instruction, targets: dict[str, Targets]) -> None:
+def _check_label(w: Writer, target: Operand, labels: set[str]) -> None:
+    if not isinstance(target, Name) or target.text not in labels:
+        raise w.wrong(f"no label {target.text if isinstance(target, Name) else target}")
+
+
+def _switch(w: Writer, ins: Instruction, labels: set[str], targets: dict[str, Targets]) -> None:
     """`brx.idx`: a jump table."""
     table = w.operand(ins, 1)
     if not isinstance(table, Name) or table.text not in targets:
         raise w.wrong(f"{ins}: no branch targets")
     index = w.bits(w.operand(ins, 0), 32)
     names = targets[table.text].labels
+    for name in names:
+        _check_label(w, Name(name), labels)
     cases = " ".join(f"i32 {at}, label %{label(name)}" for at, name in enumerate(names))
     w.do(f"switch i32 {index}, label %{label(names[0])} [{cases}]")
     w.lines.append(f"{w.block_name('after')}:")

@@ -5,11 +5,35 @@ from milligpu.softgpu.llvm.writer import Writer, llvm_type
 from milligpu.softgpu.ptx.syntax import Instruction, Literal, Name, Pair
 from milligpu.softgpu.ptx.types import Type
 
-_UNSIGNED = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
-_UNSIGNED |= {"lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}
+_UNSIGNED = {
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "ult",
+    "le": "ule",
+    "gt": "ugt",
+    "ge": "uge",
+    "lo": "ult",
+    "ls": "ule",
+    "hi": "ugt",
+    "hs": "uge",
+}
 _SIGNED = {**_UNSIGNED, "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
-_FLOAT = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "num": "ord", "nan": "uno"}
-_FLOAT |= {"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge"}
+_FLOAT = {
+    "eq": "oeq",
+    "ne": "one",
+    "lt": "olt",
+    "le": "ole",
+    "gt": "ogt",
+    "ge": "oge",
+    "num": "ord",
+    "nan": "uno",
+    "equ": "ueq",
+    "neu": "une",
+    "ltu": "ult",
+    "leu": "ule",
+    "gtu": "ugt",
+    "geu": "uge",
+}
 
 
 @instruction("and", "or", "xor")

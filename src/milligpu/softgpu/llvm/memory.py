@@ -58,7 +58,11 @@ def _store(w: Writer, ins: Instruction) -> None:
 @instruction("atom", "red")
 def _atomic(w: Writer, ins: Instruction) -> None:
     kind = last_type(w, ins)
-    if _vector_width(ins) != 1 or kind.kind is Kind.BFLOAT or ins.has("noftz") and kind.lanes == 2 and ins.has("min"):
+    if (
+        _vector_width(ins) != 1
+        or kind.kind is Kind.BFLOAT
+        or (ins.has("noftz") and kind.lanes == 2 and ins.has("min"))
+    ):
         raise w.refuse(f"{ins}: unsupported")
     verb = one_of(w, ins, "add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas")
     operands: tuple[Operand, ...] = ins.operands if ins.opcode == "atom" else (Name("_"), *ins.operands)

@@ -11,6 +11,45 @@ IMAGE_VERSION = 1
 # What a kernel may be given, from CUDA 12.1 on.
 _MOST_PARAMETER_BYTES = 32764
 
+# A kernel whose threads never meet: all threads of a block, one after the other.
+_LOOP = f"""define hidden void @"k.$NAME$"(
+    ptr noalias nonnull readonly dereferenceable({BLOCK_BYTES}) %block, ptr %mem) nounwind {{
+  %at.x = getelementptr i8, ptr %block, i64 {BLOCK}
+  %at.y = getelementptr i8, ptr %block, i64 {BLOCK + 4}
+  %at.z = getelementptr i8, ptr %block, i64 {BLOCK + 8}
+  %n.x = load i32, ptr %at.x, !invariant.load !0
+  %n.y = load i32, ptr %at.y, !invariant.load !0
+  %n.z = load i32, ptr %at.z, !invariant.load !0
+  br label %z.loop
+z.loop:
+  %tidz = phi i32 [0, %0], [%z.next, %z.end]
+  br label %y.loop
+y.loop:
+  %tidy = phi i32 [0, %z.loop], [%y.next, %y.end]
+  %plane = mul i32 %tidz, %n.y
+  %row = add i32 %plane, %tidy
+  %start = mul i32 %row, %n.x
+  br label %x.loop
+x.loop:
+  %tidx = phi i32 [0, %y.loop], [%x.next, %x.loop]
+  %linear = add i32 %start, %tidx
+  call void @"f.$NAME$"($ENVIRONMENT$)
+  %x.next = add nuw nsw i32 %tidx, 1
+  %x.more = icmp ult i32 %x.next, %n.x
+  br i1 %x.more, label %x.loop, label %y.end
+y.end:
+  %y.next = add nuw nsw i32 %tidy, 1
+  %y.more = icmp ult i32 %y.next, %n.y
+  br i1 %y.more, label %y.loop, label %z.end
+z.end:
+  %z.next = add nuw nsw i32 %tidz, 1
+  %z.more = icmp ult i32 %z.next, %n.z
+  br i1 %z.more, label %z.loop, label %done
+done:
+  ret void
+}}
+"""
+
 
 def module_ir(module: Module) -> str:
     """The text that LLVM compiles."""
@@ -76,7 +115,7 @@ def _initial(value: Literal | Name, variable: Variable, module: Module) -> str:
     if isinstance(value, Literal):
         return f"i{bits} {value.value & ((1 << bits) - 1)}"
     known = module.functions.get(value.text)
-    if bits != 64 or known is None and value.text not in module.variables:
+    if bits != 64 or (known is None and value.text not in module.variables):
         raise BadPtx(variable.line, f"{variable.name}: cannot begin as the address of {value.text}")
     if known is not None and known.body is None:
         raise UnsupportedPtx(variable.line, f"the address of {value.text}, which has no body here: unsupported")
@@ -89,44 +128,8 @@ def _entry(writer: Writer) -> list[str]:
     if writer.needs_fibers:
         head = f'define hidden void @"k.{name}"({", ".join(ENVIRONMENT)}) nounwind {{'
         return [head, f'  call void @"f.{name}"({ENVIRONMENT_VALUES})', "  ret void", "}", ""]
-    lines = [
-        f'define hidden void @"k.{name}"(ptr noalias nonnull readonly dereferenceable({BLOCK_BYTES}) %block, '
-        "ptr %mem) nounwind {"
-    ]
-    for axis, offset in zip("xyz", (BLOCK, BLOCK + 4, BLOCK + 8), strict=True):
-        lines.append(f"  %at{axis} = getelementptr i8, ptr %block, i64 {offset}")
-        lines.append(f"  %n{axis} = load i32, ptr %at{axis}, !invariant.load !0")
-    lines += """  br label %z.loop
-z.loop:
-  %tidz = phi i32 [0, %0], [%z.next, %z.end]
-  br label %y.loop
-y.loop:
-  %tidy = phi i32 [0, %z.loop], [%y.next, %y.end]
-  %plane = mul i32 %tidz, %ny
-  %row = add i32 %plane, %tidy
-  %start = mul i32 %row, %nx
-  br label %x.loop
-x.loop:
-  %tidx = phi i32 [0, %y.loop], [%x.next, %x.loop]
-  %linear = add i32 %start, %tidx""".split("\n")
     environment = ENVIRONMENT_VALUES.replace("%fiber", "null")
-    lines.append(f'  call void @"f.{name}"({environment})')
-    lines += """  %x.next = add nuw nsw i32 %tidx, 1
-  %x.more = icmp ult i32 %x.next, %nx
-  br i1 %x.more, label %x.loop, label %y.end
-y.end:
-  %y.next = add nuw nsw i32 %tidy, 1
-  %y.more = icmp ult i32 %y.next, %ny
-  br i1 %y.more, label %y.loop, label %z.end
-z.end:
-  %z.next = add nuw nsw i32 %tidz, 1
-  %z.more = icmp ult i32 %z.next, %nz
-  br i1 %z.more, label %z.loop, label %done
-done:
-  ret void
-}
-""".split("\n")
-    return lines
+    return [_LOOP.replace("$NAME$", name).replace("$ENVIRONMENT$", environment)]
 
 
 def _kernel_record(
@@ -163,7 +166,7 @@ def _tables(kernels: list[str], variables: list[Variable]) -> list[str]:
     parts.append(f"@sg.globals = private constant [{len(records)} x %sg.global] [{', '.join(records)}]")
     parts.append(
         "@sg_image = hidden constant { i32, i32, i32, i32, ptr, ptr } "
-        f"{{ i32 {IMAGE_VERSION}, i32 {len(kernels)}, i32 {len(records)}, i32 0, ptr @sg.kernels, ptr @sg.globals }}"
+        f"{{ i32 {IMAGE_VERSION}, i32 {len(kernels)}, i32 {len(records)}, i32 0, "
+        "ptr @sg.kernels, ptr @sg.globals }"
     )
     return parts
-

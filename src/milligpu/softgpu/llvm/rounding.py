@@ -9,9 +9,7 @@ from milligpu.softgpu.ptx.types import F32, F64, Type
 _DIRECTED = ("rz", "rm", "rp")
 
 
-def directed(
-    w: Writer, ins: Instruction, kind: Type, compute: Callable[..., str], *values: str
-) -> str:
+def directed(w: Writer, ins: Instruction, kind: Type, compute: Callable[..., str], *values: str) -> str:
     """Compute in `kind`, or, for an f32 that rounds toward one side, in f64 and narrow to that side.
 
     An f32 product is exact in f64, so this is right there; a sum or fused sum can be off by one unit in the last

@@ -46,7 +46,7 @@ def _lane(w: Writer, name: str) -> tuple[str, int]:
             above = w.emit(f"shl i32 {w.emit(f'shl i32 -1, {lane}')}, 1")
             return w.emit(f"xor i32 {above}, -1"), 32
         case _:
-            raise w.refuse(f"special register {name}: unsupported")
+            raise w.refuse(f"unknown register {name}")
 
 
 def _other(w: Writer, name: str) -> tuple[str, int]:
@@ -65,4 +65,4 @@ def _other(w: Writer, name: str) -> tuple[str, int]:
         case "%gridid":
             return "0", 64
         case _:
-            raise w.refuse(f"special register {name}: unsupported")
+            raise w.refuse(f"unknown register {name}")

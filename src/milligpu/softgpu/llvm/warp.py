@@ -36,7 +36,7 @@ def _barrier(w: Writer, ins: Instruction) -> None:
     elif ins.has("red"):
         how = one_of(w, ins, *BARRIER_REDUCTIONS)
         count = w.warp_word(ins.operands[2]) if len(ins.operands) > 3 else "0"
-        truth = w.resize(w.bits(ins.operands[-1], 1), 1, 32)
+        truth = w.resize(w.bits(w.operand(ins, len(ins.operands) - 1), 1), 1, 32)
         barrier = w.warp_word(w.operand(ins, 1))
         call = [("ptr", "%fiber"), ("i32", barrier), ("i32", count), ("i32", str(BARRIER_REDUCTIONS[how]))]
         result = w.intrinsic("sg_barrier_reduce", "i32", *call, ("i32", truth))
@@ -52,11 +52,11 @@ def _barrier(w: Writer, ins: Instruction) -> None:
         raise w.refuse(f"{ins}: unsupported")
 
 
-def _warp(w: Writer, code: int, mask: str, value: str, a: str = "0", c: str = "0") -> str:
+def _warp(w: Writer, code: int, mask: str, value: str, *, lane: str = "0", clamp: str = "0") -> str:
     """All warp operations are one call; it returns the result, and for some a truth in bit 32."""
     w.needs_fibers = True
-    arguments = [("ptr", "%fiber"), ("i32", str(code)), ("i32", mask), ("i64", value), ("i32", a), ("i32", c)]
-    return w.intrinsic("sg_warp", "i64", *arguments)
+    arguments = [("ptr", "%fiber"), ("i32", str(code)), ("i32", mask), ("i64", value), ("i32", lane)]
+    return w.intrinsic("sg_warp", "i64", *arguments, ("i32", clamp))
 
 
 def _truth(w: Writer, result: str) -> str:
@@ -73,7 +73,7 @@ def _shuffle(w: Writer, ins: Instruction) -> None:
     value = w.resize(w.warp_word(w.operand(ins, 1)), 32, 64)
     lane, clamp = w.warp_word(w.operand(ins, 2)), w.warp_word(w.operand(ins, 3))
     mask = w.warp_word(w.operand(ins, 4)) if ins.has("sync") else _FULL
-    result = _warp(w, code, mask, value, lane, clamp)
+    result = _warp(w, code, mask, value, lane=lane, clamp=clamp)
     target, valid = _both(w.operand(ins, 0))
     w.write_bits(target, 32, w.resize(result, 64, 32))
     if valid is not None:

@@ -268,7 +268,9 @@ class Writer:
             return self.emit(f"bitcast {llvm_type(kind)} {value} to i{kind.bits}")
         if kind.lanes == 1:
             return self._round_bfloat(value)
-        halves = [self._round_bfloat(self.emit(f"extractelement <2 x float> {value}, i32 {lane}")) for lane in (0, 1)]
+        halves = [
+            self._round_bfloat(self.emit(f"extractelement <2 x float> {value}, i32 {lane}")) for lane in (0, 1)
+        ]
         low, high = (self.emit(f"zext i16 {half} to i32") for half in halves)
         return self.emit(f"or i32 {low}, {self.emit(f'shl i32 {high}, 16')}")
 
