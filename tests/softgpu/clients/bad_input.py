@@ -1,5 +1,4 @@
-# pyright: basic
-"""Wrong calls of every kind; prints {case: name of the error} as JSON. That it gets to the end is half of the test."""
+"""Wrong calls of every kind; prints {case: name of the error} as JSON. Getting to the end is half of the test."""
 
 import ctypes
 import json
@@ -31,7 +30,7 @@ def jit(text: str) -> tuple[str, str]:
 
 
 def fault(kernel: str, *values, block: int = 32) -> list[str]:
-    """A kernel that goes wrong in a context of its own: the launch, two synchronisations, an allocation after it."""
+    """A kernel that goes wrong in a context of its own: the launch, two synchronisations, an allocation."""
     context = check(driver.cuCtxCreate(None, 0, 0))
     module = load(ptx(SOURCE))
     values = values or (check(driver.cuMemAlloc(4096)),)

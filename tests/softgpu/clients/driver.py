@@ -1,4 +1,3 @@
-# pyright: basic
 """What the client programs share: the driver API through cuda-bindings, with errors raised."""
 
 import ctypes

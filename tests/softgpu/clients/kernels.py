@@ -1,4 +1,3 @@
-# pyright: basic
 """Kernels in CUDA C beside what numpy computes; prints {name: "ok" or what is wrong} as JSON."""
 
 import json
@@ -10,12 +9,12 @@ from driver import check, download, driver, function, launch, load, ptx, start, 
 N = 64
 X = np.random.default_rng(0).random(N, dtype=np.float32)
 V = X.astype(np.float64)
-I = np.arange(N)
+PLACES = np.arange(N)
 HEAD = 'extern "C" __global__ void k(const float *x, float *o) { int i = threadIdx.x; '
 
 
 def each(compute) -> np.ndarray:
-    return np.array([compute(int(i), float(v)) for i, v in zip(I, V, strict=True)])
+    return np.array([compute(int(i), float(v)) for i, v in zip(PLACES, V, strict=True)])
 
 
 def cases() -> dict[str, tuple[str, np.ndarray, float]]:
@@ -47,8 +46,9 @@ def cases() -> dict[str, tuple[str, np.ndarray, float]]:
         1e-4,
     )  # fmt: skip
     found["switch"] = (
-        "float v = x[i]; switch (i % 7) { case 0: v += 1; break; case 1: v *= v; break; case 2: v = sqrtf(v); break;"
-        " case 3: v -= 7; break; case 4: v = -v; break; case 5: v = v / 3; break; default: v = v + i; } o[i] = v; }",
+        "float v = x[i]; switch (i % 7) { case 0: v += 1; break; case 1: v *= v; break; "
+        " case 2: v = sqrtf(v); break; case 3: v -= 7; break; case 4: v = -v; break; case 5: v = v / 3; break;"
+        " default: v = v + i; } o[i] = v; }",
         each(lambda i, v: [v + 1, v * v, math.sqrt(v), v - 7, -v, v / 3, v + i][i % 7]),
         1e-5,
     )
@@ -58,7 +58,8 @@ def cases() -> dict[str, tuple[str, np.ndarray, float]]:
         " __device__ __noinline__ S make(float a, int b) { S s; s.a = a; s.b = b; s.c = a * b; return s; }"
         " __constant__ float table[4] = {1.5f, 2.5f, 3.5f, 4.5f}; __device__ int count = 3;"
         + HEAD
-        + "S s = make(x[i], i); atomicAdd(&count, 1); o[i] = fib(i % 10) + s.a + s.b + (float)s.c + table[i & 3]; }",
+        + "S s = make(x[i], i); atomicAdd(&count, 1); "
+        " o[i] = fib(i % 10) + s.a + s.b + (float)s.c + table[i & 3]; }",
         each(lambda i, v: fibonacci[i % 10] + v + i + v * i + [1.5, 2.5, 3.5, 4.5][i & 3]),
         1e-4,
     )
@@ -74,7 +75,7 @@ def cases() -> dict[str, tuple[str, np.ndarray, float]]:
         " int r = __reduce_add_sync(~0u, i); __syncwarp(); o[i] = __popc(b) + any + s + u + r; }",
         np.concatenate(
             [
-                (V[w] > 0.5).sum() + int((V[w] > 0.99).any()) + V[w].sum() + I[w].sum()
+                (V[w] > 0.5).sum() + int((V[w] > 0.99).any()) + V[w].sum() + PLACES[w].sum()
                 + np.array([V[w][k] if k % 8 == 0 else V[w][k - 1] for k in range(32)])
                 for w in warps
             ]
@@ -89,10 +90,11 @@ def cases() -> dict[str, tuple[str, np.ndarray, float]]:
         1e-5,
     )
     found["atomics"] = (
-        "__shared__ int s; __shared__ float f; __shared__ unsigned m, c; if (i == 0) { s = 0; f = 0; m = 0; c = 0; }"
+        "__shared__ int s; __shared__ float f; __shared__ unsigned m, c; "
+        " if (i == 0) { s = 0; f = 0; m = 0; c = 0; }"
         " __syncthreads(); atomicAdd(&s, i); atomicAdd(&f, 0.5f); atomicMax(&m, (unsigned)i); atomicInc(&c, 9u);"
         " __syncthreads(); o[i] = s + f + m + c; }",
-        np.full(N, I.sum() + 32 + 63 + 64 % 10),
+        np.full(N, PLACES.sum() + 32 + 63 + 64 % 10),
         1e-6,
     )
     found["halves"] = (
@@ -117,7 +119,8 @@ def cases() -> dict[str, tuple[str, np.ndarray, float]]:
     )
     found["conversions"] = (
         "float v = (x[i] - 0.5f) * 600; o[i] = (int)v + (unsigned char)(int)v + (short)v + __float2int_rn(v)"
-        " + __float2int_rd(v) + __float2int_ru(v) + (float)(long long)(v * 1e10f) * 1e-10f + floorf(v) + rintf(v); }",
+        " + __float2int_rd(v) + __float2int_ru(v) + (float)(long long)(v * 1e10f) * 1e-10f"
+        " + floorf(v) + rintf(v); }",
         each(lambda i, _: _conversions(X[i])),
         1e-4,
     )

@@ -1,4 +1,3 @@
-# pyright: basic
 """`mma.sync` by itself, in each shape and type; prints {case: "ok" or what is wrong} as JSON.
 
 The fragments are laid out here by the PTX manual's own formulas (row and column of the i-th element of a lane).

@@ -1,4 +1,3 @@
-# pyright: basic
 """Order and time: streams, events, callbacks, graphs, peers. Prints {case: truth} as JSON."""
 
 import ctypes

@@ -1,4 +1,3 @@
-# pyright: basic
 """tinygrad's operations beside numpy's, over several types; prints {case: "ok" or what is wrong} as JSON."""
 
 import json
