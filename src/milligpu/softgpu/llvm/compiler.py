@@ -37,6 +37,8 @@ class Compiler:
         except RuntimeError as error:
             # What our own checks let through, LLVM's may not; a client sees the module refused, not a crash.
             raise BadPtx(0, f"no valid translation: {' '.join(str(error).split())[:200]}") from None
+        module.triple = self._machine.triple
+        module.data_layout = str(self._machine.target_data)
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         options.loop_vectorization = True
         options.slp_vectorization = True

@@ -2,7 +2,7 @@
 
 from milligpu.softgpu.llvm import arithmetic, control, convert, logic, memory, warp
 from milligpu.softgpu.llvm.control import label
-from milligpu.softgpu.llvm.special import PARAMETERS, SHARED
+from milligpu.softgpu.llvm.special import SHARED
 from milligpu.softgpu.llvm.table import HANDLERS
 from milligpu.softgpu.llvm.writer import ENVIRONMENT, Scope, Shared, Writer
 from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
@@ -58,7 +58,8 @@ def write_function(shared: Shared, function: Function) -> Writer:
 
 def text(w: Writer) -> str:
     """The function as LLVM IR."""
-    extra = () if w.function.entry else tuple(f"ptr %p.{at}" for at in range(_count(w.function)))
+    kinds = entry_parameters(w.function) if w.function.entry else ["ptr"] * _count(w.function)
+    extra = [f"{kind} %p.{at}" for at, kind in enumerate(kinds)]
     head = f'define internal void @"f.{w.function.name}"({", ".join((*ENVIRONMENT, *extra))})'
     inline = " alwaysinline" if w.function.entry and not w.needs_fibers else ""
     return "\n".join([f"{head} nounwind{inline} {{", *w.slots, "  br label %body", "body:", *w.lines, "}", ""])
@@ -76,27 +77,22 @@ def _declare_parameters(w: Writer) -> None:
             if variable.space == "reg":
                 raise w.refuse("parameters in registers: unsupported")
         return
-    w.slots += [
-        f"  %params.at = getelementptr i8, ptr %block, i64 {PARAMETERS}",
-        "  %params = load ptr, ptr %params.at, !invariant.load !0",
-    ]
-    for parameter, offset in zip(function.parameters, parameter_offsets(function)[0], strict=True):
-        name = w.fresh("a")
-        w.slots.append(f"  {name} = getelementptr i8, ptr %params, i64 {offset}")
-        variables[parameter.name] = _early(w, name, parameter.size)
+    for at, parameter in enumerate(function.parameters):
+        variables[parameter.name] = f"%p.{at}"
+        if is_scalar(parameter):
+            bits = 8 * parameter.size
+            variables[parameter.name] = copy = w.fresh("s")
+            w.slots += [f"  {copy} = alloca i{bits}", f"  store i{bits} %p.{at}, ptr {copy}"]
 
 
-def _early(w: Writer, pointer: str, size: int) -> str:
-    """Read a scalar parameter before anything else: such a load can leave the loop over threads."""
-    if size not in (1, 2, 4, 8):
-        return pointer
-    copy, value = w.fresh("s"), w.fresh("v")
-    w.slots += [
-        f"  {copy} = alloca i{8 * size}",
-        f"  {value} = load i{8 * size}, ptr {pointer}, !invariant.load !0",
-        f"  store i{8 * size} {value}, ptr {copy}",
-    ]
-    return copy
+def is_scalar(parameter: Variable) -> bool:
+    """Whether a kernel's parameter is handed on as a value; others are read where the launch put them."""
+    return parameter.size in (1, 2, 4, 8)
+
+
+def entry_parameters(function: Function) -> list[str]:
+    """The types of a kernel's parameters as its function takes them."""
+    return [f"i{8 * each.size}" if is_scalar(each) else "ptr" for each in function.parameters]
 
 
 def _statement(w: Writer, statement: Statement, labels: set[str], targets: dict[str, Targets]) -> None:

@@ -1,10 +1,10 @@
 """A whole module as LLVM IR: variables, functions, one loop or fiber entry per kernel, and the tables of both."""
 
-from milligpu.softgpu.llvm.function import parameter_offsets, text, write_function
-from milligpu.softgpu.llvm.special import BLOCK, BLOCK_BYTES
+from milligpu.softgpu.llvm.function import entry_parameters, parameter_offsets, text, write_function
+from milligpu.softgpu.llvm.special import BLOCK, BLOCK_BYTES, PARAMETERS
 from milligpu.softgpu.llvm.writer import ENVIRONMENT, ENVIRONMENT_VALUES, STATIC_SHARED, Shared, Writer
 from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
-from milligpu.softgpu.ptx.syntax import Literal, Module, Name, Variable
+from milligpu.softgpu.ptx.syntax import Function, Literal, Module, Name, Variable
 
 # Of `struct sg_image` in `abi.h`; part of the compile cache's key.
 IMAGE_VERSION = 1
@@ -20,6 +20,7 @@ _LOOP = f"""define hidden void @"k.$NAME$"(
   %n.x = load i32, ptr %at.x, !invariant.load !0
   %n.y = load i32, ptr %at.y, !invariant.load !0
   %n.z = load i32, ptr %at.z, !invariant.load !0
+$PARAMETERS$
   br label %z.loop
 z.loop:
   %tidz = phi i32 [0, %0], [%z.next, %z.end]
@@ -33,7 +34,7 @@ y.loop:
 x.loop:
   %tidx = phi i32 [0, %y.loop], [%x.next, %x.loop]
   %linear = add i32 %start, %tidx
-  call void @"f.$NAME$"($ENVIRONMENT$)
+  call void @"f.$NAME$"($ARGUMENTS$)
   %x.next = add nuw nsw i32 %tidx, 1
   %x.more = icmp ult i32 %x.next, %n.x
   br i1 %x.more, label %x.loop, label %y.end
@@ -125,11 +126,30 @@ def _initial(value: Literal | Name, variable: Variable, module: Module) -> str:
 def _entry(writer: Writer) -> list[str]:
     """What the runtime calls: one thread on its fiber, or a loop over all threads of a block."""
     name = writer.function.name
+    loads, values = _parameter_loads(writer.function)
     if writer.needs_fibers:
         head = f'define hidden void @"k.{name}"({", ".join(ENVIRONMENT)}) nounwind {{'
-        return [head, f'  call void @"f.{name}"({ENVIRONMENT_VALUES})', "  ret void", "}", ""]
-    environment = ENVIRONMENT_VALUES.replace("%fiber", "null")
-    return [_LOOP.replace("$NAME$", name).replace("$ENVIRONMENT$", environment)]
+        call = f'  call void @"f.{name}"({", ".join([ENVIRONMENT_VALUES, *values])})'
+        return [head, *loads, call, "  ret void", "}", ""]
+    arguments = ", ".join([ENVIRONMENT_VALUES.replace("%fiber", "null"), *values])
+    loop = _LOOP.replace("$NAME$", name).replace("$PARAMETERS$", "\n".join(loads))
+    return [loop.replace("$ARGUMENTS$", arguments)]
+
+
+def _parameter_loads(function: Function) -> tuple[list[str], list[str]]:
+    """Read all parameters first of all, so that no loop contains a read of one."""
+    lines = [
+        f"  %params.at = getelementptr i8, ptr %block, i64 {PARAMETERS}",
+        "  %params = load ptr, ptr %params.at, !invariant.load !0",
+    ]
+    values: list[str] = []
+    offsets, _ = parameter_offsets(function)
+    for at, (kind, offset) in enumerate(zip(entry_parameters(function), offsets, strict=True)):
+        lines.append(f"  %q.{at} = getelementptr i8, ptr %params, i64 {offset}")
+        if kind != "ptr":
+            lines.append(f"  %v.{at} = load {kind}, ptr %q.{at}, !invariant.load !0")
+        values.append(f"{kind} %{'q' if kind == 'ptr' else 'v'}.{at}")
+    return lines, values
 
 
 def _kernel_record(
