@@ -114,23 +114,33 @@ static bool linear(CUmemorytype kind)
     return kind == CU_MEMORYTYPE_HOST || kind == CU_MEMORYTYPE_DEVICE || kind == CU_MEMORYTYPE_UNIFIED;
 }
 
+/* From the first byte of a box to behind its last one; 0 when the figures cannot be. */
+static size_t span(const CUDA_MEMCPY3D *box, size_t pitch, size_t height)
+{
+    size_t rows, bytes;
+    if (__builtin_mul_overflow(box->Depth - 1, height, &rows) || __builtin_add_overflow(rows, box->Height - 1, &rows)
+        || __builtin_mul_overflow(rows, pitch, &bytes) || __builtin_add_overflow(bytes, box->WidthInBytes, &bytes))
+        return 0;
+    return rows && pitch < box->WidthInBytes ? 0 : bytes;
+}
+
 CUresult copy_check(const CUDA_MEMCPY3D *box)
 {
     if (!box)
         return CUDA_ERROR_INVALID_VALUE;
     if (!linear(box->srcMemoryType) || !linear(box->dstMemoryType))
         return CUDA_ERROR_NOT_SUPPORTED; /* arrays */
-    size_t rows = box->Height * box->Depth;
-    if (!box->WidthInBytes || !rows)
+    if (!box->WidthInBytes || !box->Height || !box->Depth)
         return CUDA_SUCCESS;
     uintptr_t from = corner(box->srcMemoryType, box->srcHost, box->srcDevice, box->srcXInBytes, box->srcY, box->srcZ,
                             box->srcPitch, box->srcHeight);
     uintptr_t to = corner(box->dstMemoryType, box->dstHost, box->dstDevice, box->dstXInBytes, box->dstY, box->dstZ,
                           box->dstPitch, box->dstHeight);
-    if (!from || !to)
+    size_t from_span = span(box, box->srcPitch, box->srcHeight), to_span = span(box, box->dstPitch, box->dstHeight);
+    if (!from || !to || !from_span || !to_span)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((box->srcMemoryType == CU_MEMORYTYPE_DEVICE && !device_side(from, box->WidthInBytes))
-        || (box->dstMemoryType == CU_MEMORYTYPE_DEVICE && !device_side(to, box->WidthInBytes)))
+    if ((box->srcMemoryType == CU_MEMORYTYPE_DEVICE && !device_side(from, from_span))
+        || (box->dstMemoryType == CU_MEMORYTYPE_DEVICE && !device_side(to, to_span)))
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
@@ -175,6 +185,45 @@ API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *box, CUstream on)
     if (status || (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && box->dstMemoryType == CU_MEMORYTYPE_DEVICE))
         return status;
     return stream_wait(stream, stream->submitted);
+}
+
+/* A rectangle is a box that is one deep. */
+static CUDA_MEMCPY3D box_of(const CUDA_MEMCPY2D *flat)
+{
+    return (CUDA_MEMCPY3D){.srcXInBytes = flat->srcXInBytes, .srcY = flat->srcY, .srcMemoryType = flat->srcMemoryType,
+                           .srcHost = flat->srcHost, .srcDevice = flat->srcDevice, .srcPitch = flat->srcPitch,
+                           .srcHeight = flat->Height, .dstXInBytes = flat->dstXInBytes, .dstY = flat->dstY,
+                           .dstMemoryType = flat->dstMemoryType, .dstHost = flat->dstHost,
+                           .dstDevice = flat->dstDevice, .dstPitch = flat->dstPitch, .dstHeight = flat->Height,
+                           .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1};
+}
+
+static CUresult flat_check(const CUDA_MEMCPY2D *flat)
+{
+    bool bad = !flat || (flat->srcPitch && flat->srcPitch < flat->WidthInBytes)
+               || (flat->dstPitch && flat->dstPitch < flat->WidthInBytes);
+    return bad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+API cuMemcpy2D_v2(const CUDA_MEMCPY2D *flat)
+{
+    if (flat_check(flat))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D box = box_of(flat);
+    return cuMemcpy3D_v2(&box);
+}
+
+API cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *flat)
+{
+    return cuMemcpy2D_v2(flat);
+}
+
+API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *flat, CUstream on)
+{
+    if (flat_check(flat))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D box = box_of(flat);
+    return cuMemcpy3DAsync_v2(&box, on);
 }
 
 /* ---- fills ---- */

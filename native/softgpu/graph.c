@@ -89,8 +89,8 @@ static CUresult add(CUgraph handle, const CUgraphNode *dependencies, size_t coun
 
 static CUresult set_kernel(struct node *node, const CUDA_KERNEL_NODE_PARAMS_v1 *wanted)
 {
-    struct function *function = wanted ? handle_get(HANDLE_FUNCTION, wanted->func) : 0;
-    if (!function)
+    struct function *function;
+    if (!wanted || function_find(wanted->func, &function))
         return CUDA_ERROR_INVALID_VALUE;
     struct grid grid = {.kernel = function->kernel,
                         .blocks = {wanted->gridDimX, wanted->gridDimY, wanted->gridDimZ},
@@ -109,7 +109,7 @@ static CUresult set_kernel(struct node *node, const CUDA_KERNEL_NODE_PARAMS_v1 *
     }
     free(node->parameters);
     node->kind = NODE_KERNEL;
-    node->function = wanted->func;
+    node->function = function->handle;
     node->grid = grid;
     node->parameters = parameters;
     node->parameter_bytes = function->kernel->parameter_bytes;

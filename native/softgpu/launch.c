@@ -3,13 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static CUresult find_function(CUfunction handle, struct function **function)
+CUresult function_find(CUfunction handle, struct function **function)
 {
     CUresult status = sg_ready();
     if (status)
         return status;
     *function = handle_get(HANDLE_FUNCTION, handle);
-    return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    /* Where a function is wanted, a kernel of a library will do. */
+    return *function ? CUDA_SUCCESS : kernel_find((CUkernel)handle, function);
 }
 
 static int most_dynamic_shared(const struct function *function)
@@ -26,7 +27,7 @@ static int most_threads(const struct function *function)
 API cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction handle)
 {
     struct function *function;
-    CUresult status = find_function(handle, &function);
+    CUresult status = function_find(handle, &function);
     if (status)
         return status;
     if (!value)
@@ -49,7 +50,7 @@ API cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction handle
 API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value)
 {
     struct function *function;
-    CUresult status = find_function(handle, &function);
+    CUresult status = function_find(handle, &function);
     if (status)
         return status;
     if (which == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
@@ -66,7 +67,7 @@ API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value)
 API cuFuncGetName(const char **name, CUfunction handle)
 {
     struct function *function;
-    CUresult status = find_function(handle, &function);
+    CUresult status = function_find(handle, &function);
     if (!status && name)
         *name = function->kernel->name;
     return status ? status : name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -75,7 +76,7 @@ API cuFuncGetName(const char **name, CUfunction handle)
 API cuFuncGetModule(CUmodule *module, CUfunction handle)
 {
     struct function *function;
-    CUresult status = find_function(handle, &function);
+    CUresult status = function_find(handle, &function);
     if (!status && module)
         *module = function->module->handle;
     return status ? status : module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -84,7 +85,7 @@ API cuFuncGetModule(CUmodule *module, CUfunction handle)
 API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *size)
 {
     struct function *function;
-    CUresult status = find_function(handle, &function);
+    CUresult status = function_find(handle, &function);
     if (status)
         return status;
     if (index >= function->kernel->parameters || !offset)
@@ -98,7 +99,7 @@ API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *
 API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle, int threads, size_t dynamic_shared)
 {
     struct function *function;
-    CUresult status = find_function(handle, &function);
+    CUresult status = function_find(handle, &function);
     if (status)
         return status;
     if (!blocks || threads <= 0)
@@ -162,7 +163,7 @@ static CUresult launch(CUfunction handle, struct grid grid, CUstream on, void **
     struct function *function;
     struct context *context;
     struct stream *stream;
-    CUresult status = find_function(handle, &function);
+    CUresult status = function_find(handle, &function);
     if (!status)
         status = context_of_stream(on, &context, &stream);
     if (!status)

@@ -51,7 +51,7 @@ static bool adopt_globals(struct module *module)
     return true;
 }
 
-static struct module *module_new(struct context *context, int descriptor)
+struct module *module_new(struct context *context, int descriptor)
 {
     struct module *module = calloc(1, sizeof *module);
     if (!module || !(module->image = image_load(descriptor, &module->memory, &module->size))) {
@@ -69,52 +69,56 @@ static struct module *module_new(struct context *context, int descriptor)
     return module->functions && adopt_globals(module) ? module : 0;
 }
 
-static CUresult compile(struct context *context, const char *text, const struct jit_options *options, CUmodule *made)
+/* Everything but text is machine code of another machine. */
+static CUresult check_image(const void *image)
 {
-    char log[LOG_ROOM];
-    size_t size = sizeof log;
-    int descriptor = -1;
-    CUresult status = card_call(context->card, WIRE_COMPILE, text, strlen(text), log, &size, &descriptor);
-    write_log(options, log, status ? size : 0);
-    struct module *module = 0;
-    if (!status && descriptor >= 0)
-        module = module_new(context, descriptor);
-    if (descriptor >= 0)
-        close(descriptor);
-    if (status)
-        return status;
-    if (!module)
-        return CUDA_ERROR_INVALID_IMAGE;
-    *made = module->handle;
-    return CUDA_SUCCESS;
-}
-
-static CUresult load(CUmodule *made, const void *image, const struct jit_options *options)
-{
-    struct context *context;
     uint32_t magic;
-    CUresult status = context_current(&context);
-    if (!status)
-        status = (CUresult)atomic_load(&context->failure);
-    if (status)
-        return status;
-    if (!made || !image)
+    if (!image)
         return CUDA_ERROR_INVALID_VALUE;
     /* PTX text may be shorter than a magic number, but never than its own end. */
     for (unsigned at = 0; at < sizeof magic; at++)
         if (!((const char *)image)[at])
             return CUDA_ERROR_INVALID_IMAGE;
     memcpy(&magic, image, sizeof magic);
-    if (!memcmp(image, "\177ELF", 4) || magic == FATBIN || magic == FATBIN_WRAPPER)
-        return CUDA_ERROR_NO_BINARY_FOR_GPU; /* machine code of another machine */
-    return compile(context, image, options, made);
+    bool binary = !memcmp(image, "\177ELF", 4) || magic == FATBIN || magic == FATBIN_WRAPPER;
+    return binary ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_SUCCESS;
+}
+
+CUresult module_compile(struct card *card, const void *image, unsigned options, const CUjit_option *names,
+                        void **values, int *descriptor)
+{
+    struct jit_options read = {0};
+    char log[LOG_ROOM];
+    size_t size = sizeof log;
+    CUresult status = check_image(image);
+    if (status)
+        return status;
+    read_options(options, names, values, &read);
+    *descriptor = -1;
+    status = card_call(card, WIRE_COMPILE, image, strlen(image), log, &size, descriptor);
+    write_log(&read, log, status ? size : 0);
+    return status ? status : *descriptor < 0 ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
 }
 
 API cuModuleLoadDataEx(CUmodule *made, const void *image, unsigned count, CUjit_option *options, void **values)
 {
-    struct jit_options read = {0};
-    read_options(count, options, values, &read);
-    return load(made, image, &read);
+    struct context *context;
+    int descriptor;
+    CUresult status = context_current(&context);
+    if (!status)
+        status = (CUresult)atomic_load(&context->failure);
+    if (!status && !made)
+        status = CUDA_ERROR_INVALID_VALUE;
+    if (!status)
+        status = module_compile(context->card, image, count, options, values, &descriptor);
+    if (status)
+        return status;
+    struct module *module = module_new(context, descriptor);
+    close(descriptor);
+    if (!module)
+        return CUDA_ERROR_INVALID_IMAGE;
+    *made = module->handle;
+    return CUDA_SUCCESS;
 }
 
 API cuModuleLoadData(CUmodule *made, const void *image)
@@ -122,31 +126,40 @@ API cuModuleLoadData(CUmodule *made, const void *image)
     return cuModuleLoadDataEx(made, image, 0, 0, 0);
 }
 
-API cuModuleLoad(CUmodule *made, const char *path)
+/* A file as text, with zeros behind it; null and the reason if it cannot be read. */
+char *read_text(const char *path, CUresult *status)
 {
     FILE *file = path ? fopen(path, "rb") : 0;
+    *status = file ? CUDA_ERROR_INVALID_IMAGE : path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
     if (!file)
-        return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
-    CUresult status = CUDA_ERROR_INVALID_IMAGE;
+        return 0;
     long size = fseek(file, 0, SEEK_END) ? -1 : ftell(file);
     char *text = size > 0 ? calloc(1, (size_t)size + 4) : 0;
     rewind(file);
-    if (text && fread(text, 1, (size_t)size, file) == (size_t)size)
+    if (text && fread(text, 1, (size_t)size, file) != (size_t)size) {
+        free(text);
+        text = 0;
+    }
+    fclose(file);
+    if (text)
+        *status = CUDA_SUCCESS;
+    return text;
+}
+
+API cuModuleLoad(CUmodule *made, const char *path)
+{
+    CUresult status;
+    char *text = read_text(path, &status);
+    if (!status)
         status = cuModuleLoadData(made, text);
     free(text);
-    fclose(file);
     return status;
 }
 
-API cuModuleUnload(CUmodule handle)
+void module_free(struct module *module)
 {
-    CUresult status = sg_ready();
-    if (status)
-        return status;
-    struct module *module = handle_drop(HANDLE_MODULE, handle);
-    if (!module)
-        return CUDA_ERROR_INVALID_HANDLE;
     context_drain(module->context, false);
+    handle_drop(HANDLE_MODULE, module->handle);
     for (uint32_t at = 0; at < module->image->kernel_count; at++)
         handle_drop(HANDLE_FUNCTION, module->functions[at].handle);
     for (uint32_t at = 0; at < module->image->global_count; at++)
@@ -154,6 +167,17 @@ API cuModuleUnload(CUmodule handle)
     munmap(module->memory, module->size);
     free(module->functions);
     free(module);
+}
+
+API cuModuleUnload(CUmodule handle)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    struct module *module = handle_get(HANDLE_MODULE, handle);
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    module_free(module);
     return CUDA_SUCCESS;
 }
 
@@ -166,20 +190,29 @@ static CUresult find_module(CUmodule handle, struct module **module)
     return *module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult module_find(struct module *module, const char *name, struct function **function)
+{
+    for (uint32_t at = 0; at < module->image->kernel_count; at++)
+        if (!strcmp(module->image->kernels[at].name, name)) {
+            *function = &module->functions[at];
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
 API cuModuleGetFunction(CUfunction *made, CUmodule handle, const char *name)
 {
     struct module *module;
+    struct function *function;
     CUresult status = find_module(handle, &module);
     if (status)
         return status;
     if (!made || !name)
         return CUDA_ERROR_INVALID_VALUE;
-    for (uint32_t at = 0; at < module->image->kernel_count; at++)
-        if (!strcmp(module->image->kernels[at].name, name)) {
-            *made = module->functions[at].handle;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_NOT_FOUND;
+    status = module_find(module, name, &function);
+    if (!status)
+        *made = function->handle;
+    return status;
 }
 
 API cuModuleGetFunctionCount(unsigned *count, CUmodule handle)

@@ -13,7 +13,7 @@
 
 /* ---- handles: numbers that can be checked, never pointers that must be trusted ---- */
 enum handle_kind { HANDLE_CONTEXT = 1, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_GRAPH,
-                   HANDLE_NODE, HANDLE_EXEC, HANDLE_KINDS };
+                   HANDLE_NODE, HANDLE_EXEC, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_POOL, HANDLE_KINDS };
 void *handle_new(enum handle_kind kind, void *object); /* null when there are too many */
 void *handle_get(enum handle_kind kind, const void *handle);
 void *handle_drop(enum handle_kind kind, const void *handle); /* the object, for its owner to free */
@@ -146,6 +146,15 @@ struct module {
     size_t size;
     struct function *functions;
 };
+CUresult module_compile(struct card *card, const void *image, unsigned options, const CUjit_option *names,
+                        void **values, int *descriptor);
+struct module *module_new(struct context *context, int descriptor);
+void module_free(struct module *module);
+CUresult module_find(struct module *module, const char *name, struct function **function);
+char *read_text(const char *path, CUresult *status);
+/* A function by its handle, or a library's kernel as the current context's function. */
+CUresult function_find(CUfunction handle, struct function **function);
+CUresult kernel_find(CUkernel handle, struct function **function);
 const struct sg_image *image_load(int descriptor, char **memory, size_t *size);
 
 /* ---- running ---- */
