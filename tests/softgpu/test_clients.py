@@ -41,6 +41,11 @@ def test_tensor_core_products_of_all_shapes_that_tinygrad_emits(client: Client) 
     assert {name: result for name, result in results.items() if result != "ok"} == {}
 
 
+def test_tinygrad_trains_a_convolutional_network_in_a_graph(client: Client) -> None:
+    losses = client("convnet.py")["losses"]
+    assert losses[-1] < losses[0] / 2
+
+
 def test_tinygrad_learns(softgpu: Softgpu) -> None:
     done = softgpu("exec", "--memory", "4Gi", "--", sys.executable, Path("examples/softgpu/train.py"))
     assert done.returncode == 0, done.stderr[-2000:]
