@@ -36,6 +36,7 @@ EXPECTED = {
     "unknown instruction": ["INVALID_PTX", "line 5: unknown instruction frobnicate.f32"],
     "unknown register": ["INVALID_PTX", "line 4: unknown register %r2"],
     "half a module": ["INVALID_PTX", "line 4: .*end of text"],
+    "PTX of the future": ["UNSUPPORTED_PTX_VERSION", "line 1: PTX 12.0"],
     "sound module": ["SUCCESS", ""],
     "vendor's private table": "NOT_SUPPORTED",
     "not implemented": "NOT_SUPPORTED",

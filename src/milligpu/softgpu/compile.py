@@ -7,6 +7,7 @@ an error for that module, and everybody else goes on.
 import asyncio
 import ctypes
 import hashlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 from milligpu.softgpu.cache import CompileCache
 from milligpu.softgpu.llvm.compiler import Compiler
 from milligpu.softgpu.llvm.compiler import fingerprint as compiler_fingerprint
-from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
+from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedVersion
 from milligpu.softgpu.wire import Status
 
 # Two: one long compilation must not hold up everybody, and more would take the CPUs from the kernels themselves.
@@ -106,12 +107,14 @@ def _compile(ptx: bytes) -> tuple[Status, bytes | str]:
         return Status.INVALID_PTX, f"ptxas: not text at byte {error.start}"
     try:
         return Status.SUCCESS, _compiler().compile(text)
-    except UnsupportedPtx as error:
-        return Status.INVALID_PTX, f"ptxas: {error.message}"
+    except UnsupportedVersion as error:
+        return Status.UNSUPPORTED_PTX_VERSION, f"ptxas: {error.message}"
     except BadPtx as error:
         return Status.INVALID_PTX, f"ptxas: {error.message}"
-    except RecursionError:
-        return Status.INVALID_PTX, "ptxas: nested too deeply"
+    except Exception as error:
+        # A fault of ours costs this module, not the card; the log says whose fault it was.
+        logging.getLogger(__name__).exception("the translation of a module failed")
+        return Status.INVALID_PTX, f"ptxas: internal error: {type(error).__name__}: {error}"
 
 
 def _source_digest() -> str:

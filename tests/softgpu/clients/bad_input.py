@@ -85,6 +85,7 @@ def main() -> None:
     found["unknown instruction"] = jit(GOOD.replace("ret;", "\n frobnicate.f32 %r1;\n ret;"))
     found["unknown register"] = jit(GOOD.replace("ret;", "add.u32 %r1, %r2, 1; ret;"))
     found["half a module"] = jit(GOOD[:-4])
+    found["PTX of the future"] = jit(GOOD.replace(".version 8.0", ".version 12.0"))
     found["sound module"] = jit(GOOD)
     found["vendor's private table"] = name(driver.cuGetExportTable(driver.CUuuid()))
     found["not implemented"] = name(driver.cuArrayCreate(driver.CUDA_ARRAY_DESCRIPTOR()))

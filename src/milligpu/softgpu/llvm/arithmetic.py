@@ -70,8 +70,9 @@ def _multiply_add(w: Writer, ins: Instruction) -> None:
 
 
 def _multiply(w: Writer, ins: Instruction, kind: Type) -> None:
-    wide = ins.has("wide")
-    result = TYPES[f"{kind.name[0]}{kind.bits * 2}"] if wide else kind
+    result = TYPES.get(f"{kind.name[0]}{kind.bits * 2}") if ins.has("wide") else kind
+    if result is None:
+        raise w.wrong(f"{ins}: no type of twice the width")
     value = _product(w, ins, kind)
     if ins.opcode.startswith("mad"):
         value = w.emit(f"add i{result.bits} {value}, {w.bits(w.operand(ins, 3), result.bits)}")

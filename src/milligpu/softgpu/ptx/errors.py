@@ -12,5 +12,9 @@ class BadPtx(MilligpuError):
         self.problem = problem
 
 
+class UnsupportedVersion(BadPtx):
+    """PTX of a version whose meaning this compiler cannot know."""
+
+
 class UnsupportedPtx(BadPtx):
     """Sound PTX that this compiler has no translation for; names the instruction."""

@@ -2,9 +2,11 @@
 
 from milligpu.softgpu.ptx.body import BodyParser
 from milligpu.softgpu.ptx.cursor import Cursor
-from milligpu.softgpu.ptx.errors import BadPtx
+from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedVersion
 from milligpu.softgpu.ptx.syntax import Function, Module, Variable
 
+# What the CUDA 13 compilers emit; a later major version may change what instructions mean.
+NEWEST_MAJOR = 9
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
 _LIMITS = {".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster", ".noreturn"}
 
@@ -27,6 +29,8 @@ class _ModuleParser:
                     at.advance()
                     major, _, minor = at.take("number").partition(".")
                     self._module.version = (int(major), int(minor or 0))
+                    if int(major) > NEWEST_MAJOR:
+                        raise UnsupportedVersion(at.line, f"PTX {major}.{minor}, want at most {NEWEST_MAJOR}.x")
                 case ".target":
                     at.advance()
                     self._module.target = at.take("word")
