@@ -26,11 +26,12 @@ class _ModuleParser:
         while at.kind != "end":
             match at.text:
                 case ".version":
+                    line = at.line
                     at.advance()
                     major, _, minor = at.take("number").partition(".")
                     self._module.version = (int(major), int(minor or 0))
                     if int(major) > NEWEST_MAJOR:
-                        raise UnsupportedVersion(at.line, f"PTX {major}.{minor}, want at most {NEWEST_MAJOR}.x")
+                        raise UnsupportedVersion(line, f"PTX {major}.{minor}, want at most {NEWEST_MAJOR}.x")
                 case ".target":
                     at.advance()
                     self._module.target = at.take("word")
