@@ -32,4 +32,9 @@ COMMANDS: dict[str, Entry] = {
         "Replay pods on a cluster and compare how much of its GPUs each policy allocates.",
         "milligpu simulate --generate 200 --policy packing --policy best-fit --plot out/allocation.svg",
     ),
+    "softgpu": Entry(
+        "milligpu.cli.softgpu",
+        "Run CUDA programs on GPUs in software, without a GPU.",
+        "milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py",
+    ),
 }

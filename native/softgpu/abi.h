@@ -1,0 +1,85 @@
+/* Between the runtime and the code that the card's compiler makes: mirrored by src/milligpu/softgpu/llvm. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SG_IMAGE_VERSION = 1, SG_SHARED_WINDOW = 1 << 20, SG_MOST_THREADS = 1024 };
+
+/* What all threads of a block see. */
+struct sg_block {
+    uint32_t grid[3];
+    uint32_t block[3];
+    uint32_t index[3];
+    uint32_t threads;
+    uint32_t dynamic_shared;
+    uint32_t reserved;
+    char *shared;
+    const unsigned char *parameters;
+};
+_Static_assert(offsetof(struct sg_block, block) == 12, "mirrors llvm/special.py");
+_Static_assert(offsetof(struct sg_block, index) == 24, "mirrors llvm/special.py");
+_Static_assert(offsetof(struct sg_block, threads) == 36, "mirrors llvm/special.py");
+_Static_assert(offsetof(struct sg_block, dynamic_shared) == 40, "mirrors llvm/special.py");
+_Static_assert(offsetof(struct sg_block, shared) == 48, "mirrors llvm/special.py");
+_Static_assert(offsetof(struct sg_block, parameters) == 56, "mirrors llvm/special.py");
+_Static_assert(sizeof(struct sg_block) == 64, "mirrors llvm/special.py");
+
+struct sg_fiber;
+
+/* `memory` is always null: device addresses are offsets from it, which keeps them pointers to LLVM's analyses. */
+typedef void (*sg_loop)(const struct sg_block *block, char *memory);
+typedef void (*sg_thread)(const struct sg_block *block, char *memory, uint32_t x, uint32_t y, uint32_t z,
+                          uint32_t linear, struct sg_fiber *fiber);
+
+struct sg_kernel {
+    const char *name;
+    void (*code)(void); /* an sg_thread if `fibers`, otherwise an sg_loop over the block's threads */
+    const uint32_t *offsets;
+    const uint32_t *sizes;
+    uint32_t parameters;
+    uint32_t parameter_bytes;
+    uint32_t shared;
+    uint32_t local;
+    uint32_t fibers;
+    uint32_t max_threads;
+};
+_Static_assert(sizeof(struct sg_kernel) == 56, "mirrors llvm/module.py");
+
+struct sg_global {
+    const char *name;
+    void *address;
+    uint64_t size;
+};
+
+struct sg_image {
+    uint32_t version;
+    uint32_t kernel_count;
+    uint32_t global_count;
+    uint32_t reserved;
+    const struct sg_kernel *kernels;
+    const struct sg_global *globals;
+};
+
+/* Warp operations: mirrored by llvm/warp.py. */
+enum sg_warp_op {
+    SG_SHUFFLE_UP, SG_SHUFFLE_DOWN, SG_SHUFFLE_BUTTERFLY, SG_SHUFFLE_INDEX,
+    SG_VOTE_ALL, SG_VOTE_ANY, SG_VOTE_UNIFORM, SG_BALLOT,
+    SG_SYNC, SG_ACTIVE,
+    SG_REDUCE_ADD, SG_REDUCE_MIN, SG_REDUCE_MAX, SG_REDUCE_SMIN, SG_REDUCE_SMAX,
+    SG_REDUCE_AND, SG_REDUCE_OR, SG_REDUCE_XOR,
+    SG_MATCH_ANY, SG_MATCH_ALL,
+    SG_MMA = 100, /* plus the product's code */
+};
+
+/* What compiled code calls. */
+void sg_barrier(struct sg_fiber *fiber, uint32_t barrier, uint32_t count);
+uint32_t sg_barrier_reduce(struct sg_fiber *fiber, uint32_t barrier, uint32_t count, uint32_t how, uint32_t truth);
+uint64_t sg_warp(struct sg_fiber *fiber, uint32_t op, uint32_t mask, uint64_t value, uint32_t a, uint32_t c);
+void sg_mma(struct sg_fiber *fiber, uint32_t product, void *d, const void *a, const void *b, const void *c);
+void sg_exit(struct sg_fiber *fiber);
+void sg_trap(void);
+void sg_assert(uint64_t message, uint64_t file, uint32_t line, uint64_t function);
+int32_t sg_printf(uint64_t format, uint64_t arguments);
+uint64_t sg_malloc(uint64_t size);
+void sg_free(uint64_t pointer);
+uint64_t sg_clock(void);

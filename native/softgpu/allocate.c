@@ -1,0 +1,200 @@
+/* The API's calls that allocate, free and describe memory. */
+#include "softgpu.h"
+#include <string.h>
+
+API cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    struct context *context;
+    uint64_t answer[2] = {0, 0};
+    size_t size = sizeof answer;
+    CUresult status = context_current(&context);
+    if (!status)
+        status = card_call(context->card, WIRE_MEMORY, 0, 0, answer, &size, 0);
+    if (status)
+        return status;
+    if (free_bytes)
+        *free_bytes = answer[0];
+    if (total)
+        *total = answer[1];
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate(size_t size, enum memory_kind kind, void **pointer)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (!status)
+        status = (CUresult)atomic_load(&context->failure);
+    if (status)
+        return status;
+    return pointer ? memory_new(context, size, kind, pointer) : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
+{
+    return allocate(size, MEMORY_DEVICE, (void **)pointer);
+}
+
+API cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
+{
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate(size, MEMORY_MANAGED, (void **)pointer);
+}
+
+API cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (width > SIZE_MAX / 4 || height > SIZE_MAX / 4 / ((width + 511) & ~(size_t)511))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t row = (width + 511) & ~(size_t)511;
+    CUresult status = allocate(row * height, MEMORY_DEVICE, (void **)pointer);
+    if (!status)
+        *pitch = row;
+    return status;
+}
+
+API cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
+{
+    if (flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate(size, MEMORY_HOST, pointer);
+}
+
+API cuMemAllocHost_v2(void **pointer, size_t size)
+{
+    return cuMemHostAlloc(pointer, size, 0);
+}
+
+/* As with a real driver, freeing waits for what may still use the memory. */
+static CUresult release(uintptr_t start, bool host)
+{
+    struct allocation found;
+    CUresult status = sg_ready();
+    if (status || !start)
+        return status;
+    if (!memory_find(start, &found) || found.start != start)
+        return CUDA_ERROR_INVALID_VALUE;
+    context_drain(found.context, false);
+    return memory_free(start, host);
+}
+
+API cuMemFree_v2(CUdeviceptr pointer)
+{
+    return release(pointer, false);
+}
+
+API cuMemFreeHost(void *pointer)
+{
+    return pointer ? release((uintptr_t)pointer, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream on)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (!status && !pointer)
+        status = CUDA_ERROR_INVALID_VALUE;
+    return status ? status : memory_new(context, size, MEMORY_DEVICE, (void **)pointer);
+}
+
+API cuMemFreeAsync(CUdeviceptr pointer, CUstream on)
+{
+    struct context *context;
+    struct stream *stream;
+    struct allocation found;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (status || !pointer)
+        return status;
+    if (!memory_find(pointer, &found) || found.start != pointer || found.kind != MEMORY_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work *work = work_new(WORK_FREE, 0);
+    if (work)
+        work->pointer = pointer;
+    return stream_submit(stream, work);
+}
+
+API cuMemHostRegister_v2(void *start, size_t size, unsigned flags)
+{
+    struct context *context;
+    struct allocation found;
+    (void)flags;
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    if (!start || !size)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (memory_find((uintptr_t)start, &found))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    return memory_adopt(context, start, size, MEMORY_REGISTERED);
+}
+
+API cuMemHostUnregister(void *start)
+{
+    struct allocation found;
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!memory_find((uintptr_t)start, &found) || found.start != (uintptr_t)start || found.kind != MEMORY_REGISTERED)
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    memory_forget(start);
+    return CUDA_SUCCESS;
+}
+
+API cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned flags)
+{
+    struct allocation found;
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!pointer || flags || !memory_find((uintptr_t)host, &found) || found.kind == MEMORY_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pointer = (CUdeviceptr)(uintptr_t)host;
+    return CUDA_SUCCESS;
+}
+
+API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
+{
+    struct allocation found;
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!memory_find(pointer, &found))
+        return CUDA_ERROR_NOT_FOUND;
+    if (base)
+        *base = found.start;
+    if (size)
+        *size = found.size;
+    return CUDA_SUCCESS;
+}
+
+API cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr pointer)
+{
+    struct allocation found;
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!value || !memory_find(pointer, &found))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool host = found.kind == MEMORY_HOST || found.kind == MEMORY_REGISTERED;
+    switch ((int)which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)value = found.context->handle; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)value = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (found.kind == MEMORY_DEVICE || found.kind == MEMORY_MODULE)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(void **)value = (void *)(uintptr_t)pointer;
+        break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)value = found.start; break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)value = found.kind == MEMORY_MANAGED; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = found.context->card->ordinal; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)value = found.start; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)value = found.size; break;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)value = 1; break;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,89 @@
+/* What kernels call of the device's own library. */
+#include "engine.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void sg_trap(void)
+{
+    fault_raise(CUDA_ERROR_LAUNCH_FAILED);
+}
+
+void sg_assert(uint64_t message, uint64_t file, uint32_t line, uint64_t function)
+{
+    fprintf(stderr, "%s:%u: %s: Assertion `%s` failed.\n", (const char *)(uintptr_t)file, line,
+            (const char *)(uintptr_t)function, (const char *)(uintptr_t)message);
+    fault_raise(CUDA_ERROR_ASSERT);
+}
+
+uint64_t sg_clock(void)
+{
+    return now_nanoseconds();
+}
+
+uint64_t sg_malloc(uint64_t size)
+{
+    return (uint64_t)(uintptr_t)malloc(size);
+}
+
+void sg_free(uint64_t pointer)
+{
+    free((void *)(uintptr_t)pointer);
+}
+
+static const char *aligned(const char *at, size_t size)
+{
+    return (const char *)(((uintptr_t)at + size - 1) & ~(uintptr_t)(size - 1));
+}
+
+/* Prints one value as its specification says, and returns where the next one is. */
+static const char *print_value(const char *specification, char conversion, bool is_long, const char *at)
+{
+    if (strchr("fFeEgGaA", conversion)) {
+        at = aligned(at, 8);
+        printf(specification, *(const double *)at);
+        return at + 8;
+    }
+    if (conversion == 's' || conversion == 'p') {
+        at = aligned(at, 8);
+        printf(specification, *(void *const *)at);
+        return at + 8;
+    }
+    if (is_long) {
+        at = aligned(at, 8);
+        printf(specification, *(const long *)at);
+        return at + 8;
+    }
+    printf(specification, *(const int *)at);
+    return at + 4;
+}
+
+int32_t sg_printf(uint64_t format, uint64_t arguments)
+{
+    const char *text = (const char *)(uintptr_t)format, *at = (const char *)(uintptr_t)arguments;
+    int32_t values = 0;
+    while (*text) {
+        size_t plain = strcspn(text, "%");
+        fwrite(text, 1, plain, stdout);
+        text += plain;
+        if (!*text)
+            break;
+        char specification[32] = "%";
+        size_t length = strcspn(text + 1, "diouxXcsfFeEgGaAp%");
+        char conversion = text[1 + length];
+        if (!conversion || length > 20)
+            break;
+        memcpy(specification + 1, text + 1, length + 1);
+        if (conversion == '%')
+            putchar('%');
+        else if (strchr(specification, '*'))
+            break; /* a width from the arguments is not in the format that devices print */
+        else {
+            at = print_value(specification, conversion, memchr(text, 'l', length + 1) != 0, at);
+            values++;
+        }
+        text += length + 2;
+    }
+    fflush(stdout);
+    return values;
+}

@@ -1,0 +1,327 @@
+/* Contexts: each costs memory on its card, has its streams and its sticky error. */
+#include "softgpu.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { STACK_DEPTH = 256 };
+static _Thread_local CUcontext stack[STACK_DEPTH];
+static _Thread_local int depth;
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct context *primaries[MOST_CARDS];
+static unsigned primary_flags[MOST_CARDS];
+
+static CUresult context_new(struct card *card, unsigned flags, struct context **made)
+{
+    CUresult status = card_call(card, WIRE_CONTEXT_OPEN, 0, 0, 0, 0, 0);
+    if (status)
+        return status;
+    struct context *context = calloc(1, sizeof *context);
+    if (context) {
+        context->card = card;
+        context->flags = flags;
+        context->id = next_id();
+        pthread_mutex_init(&context->lock, 0);
+        pthread_cond_init(&context->done, 0);
+        context->legacy = stream_new(context, CU_STREAM_DEFAULT, 0);
+        context->handle = handle_new(HANDLE_CONTEXT, context);
+    }
+    if (!context || !context->handle || !context->legacy) {
+        card_call(card, WIRE_CONTEXT_CLOSE, 0, 0, 0, 0, 0);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *made = context;
+    return CUDA_SUCCESS;
+}
+
+/* The structure stays: a worker may still look at it, and a context is small beside what it held. */
+static void context_end(struct context *context)
+{
+    context_drain(context, false);
+    handle_drop(HANDLE_CONTEXT, context->handle);
+    memory_free_context(context);
+    while (context->streams) {
+        struct stream *stream = context->streams;
+        handle_drop(HANDLE_STREAM, stream->handle);
+        stream_drop(stream);
+    }
+    card_call(context->card, WIRE_CONTEXT_CLOSE, 0, 0, 0, 0, 0);
+}
+
+static struct context *top(void)
+{
+    return depth ? handle_get(HANDLE_CONTEXT, stack[depth - 1]) : 0;
+}
+
+CUresult context_current(struct context **context)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    *context = top();
+    if (*context)
+        return CUDA_SUCCESS;
+    return depth && stack[depth - 1] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+void context_fail(struct context *context, CUresult failure)
+{
+    int none = CUDA_SUCCESS;
+    atomic_compare_exchange_strong(&context->failure, &none, (int)failure);
+}
+
+static CUresult push(CUcontext handle)
+{
+    if (depth == STACK_DEPTH)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    stack[depth++] = handle;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device)
+{
+    struct card *card;
+    struct context *context;
+    CUresult status = sg_card(device, &card);
+    if (status)
+        return status;
+    if (!made || flags & ~CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    status = context_new(card, flags, &context);
+    if (status)
+        return status;
+    *made = context->handle;
+    return push(context->handle);
+}
+
+API cuCtxCreate_v3(CUcontext *made, CUexecAffinityParam *affinity, int count, unsigned flags, CUdevice device)
+{
+    return affinity || count ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : cuCtxCreate_v2(made, flags, device);
+}
+
+API cuCtxCreate_v4(CUcontext *made, CUctxCreateParams *parameters, unsigned flags, CUdevice device)
+{
+    if (parameters && (parameters->numExecAffinityParams || parameters->cigParams))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return cuCtxCreate_v2(made, flags, device);
+}
+
+API cuCtxDestroy_v2(CUcontext handle)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    struct context *context = handle_get(HANDLE_CONTEXT, handle);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    context_end(context);
+    if (depth && stack[depth - 1] == handle)
+        depth--;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxSetCurrent(CUcontext handle)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!handle) {
+        depth -= depth > 0;
+        return CUDA_SUCCESS;
+    }
+    if (!handle_get(HANDLE_CONTEXT, handle))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!depth)
+        return push(handle);
+    stack[depth - 1] = handle;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetCurrent(CUcontext *handle)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = depth ? stack[depth - 1] : 0;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxPushCurrent_v2(CUcontext handle)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    return handle_get(HANDLE_CONTEXT, handle) ? push(handle) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+API cuCtxPopCurrent_v2(CUcontext *handle)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!depth)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    depth--;
+    if (handle)
+        *handle = stack[depth];
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetDevice(CUdevice *device)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    *device = context->card->ordinal;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetId(CUcontext handle, unsigned long long *id)
+{
+    struct context *context = handle ? handle_get(HANDLE_CONTEXT, handle) : 0;
+    CUresult status = handle ? (context ? sg_ready() : CUDA_ERROR_CONTEXT_IS_DESTROYED) : context_current(&context);
+    if (status)
+        return status;
+    if (!id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *id = context->id;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetFlags(unsigned *flags)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    if (!flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetApiVersion(CUcontext handle, unsigned *version)
+{
+    if (handle && !handle_get(HANDLE_CONTEXT, handle))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    if (least)
+        *least = 0;
+    if (greatest)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxSynchronize(void)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    return status ? status : context_drain(context, false);
+}
+
+API cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    struct context *context, *other = handle_get(HANDLE_CONTEXT, peer);
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    if (!other)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return flags ? CUDA_ERROR_INVALID_VALUE : other->card == context->card ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+/* ---- primary contexts ---- */
+API cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
+{
+    struct card *card;
+    CUresult status = sg_card(device, &card);
+    if (status)
+        return status;
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&primary_lock);
+    if (!primaries[device]) {
+        status = context_new(card, primary_flags[device], &primaries[device]);
+        if (!status)
+            primaries[device]->primary = true;
+    }
+    if (!status) {
+        primaries[device]->references++;
+        *handle = primaries[device]->handle;
+    }
+    pthread_mutex_unlock(&primary_lock);
+    return status;
+}
+
+static CUresult primary_end(CUdevice device, bool reset)
+{
+    struct card *card;
+    struct context *ended = 0;
+    CUresult status = sg_card(device, &card);
+    if (status)
+        return status;
+    pthread_mutex_lock(&primary_lock);
+    struct context *context = primaries[device];
+    if (!context && !reset)
+        status = CUDA_ERROR_INVALID_CONTEXT;
+    else if (context && (reset || !--context->references)) {
+        ended = context;
+        primaries[device] = 0;
+    }
+    pthread_mutex_unlock(&primary_lock);
+    if (ended)
+        context_end(ended);
+    return status;
+}
+
+API cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    return primary_end(device, false);
+}
+
+API cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    return primary_end(device, true);
+}
+
+API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+    struct card *card;
+    CUresult status = sg_card(device, &card);
+    if (status)
+        return status;
+    if (!flags || !active)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = primary_flags[device];
+    *active = primaries[device] != 0;
+    return CUDA_SUCCESS;
+}
+
+API cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
+{
+    struct card *card;
+    CUresult status = sg_card(device, &card);
+    if (status)
+        return status;
+    if (flags & ~CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    primary_flags[device] = flags;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,268 @@
+/* Copies and fills. The synchronous ones wait for what a real driver would, then run on the caller's thread. */
+#include "softgpu.h"
+#include <string.h>
+
+/* Device memory or memory that the driver knows; what else a copy names on the host side is taken on trust. */
+static bool device_side(uintptr_t address, size_t size)
+{
+    return memory_holds(address, size);
+}
+
+static CUresult copy_now(uintptr_t to, bool to_device, uintptr_t from, bool from_device, size_t size)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (!status)
+        status = context_drain(context, true);
+    if (status || !size)
+        return status;
+    if (!to || !from || (to_device && !device_side(to, size)) || (from_device && !device_side(from, size)))
+        return CUDA_ERROR_INVALID_VALUE;
+    memmove((void *)to, (const void *)from, size);
+    return CUDA_SUCCESS;
+}
+
+/* Memory that is not page-locked may change or go as soon as the call returns, so the call waits. */
+static CUresult copy_later(uintptr_t to, bool to_device, uintptr_t from, bool from_device, size_t size, CUstream on)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (status || !size)
+        return status;
+    if (!to || !from || (to_device && !device_side(to, size)) || (from_device && !device_side(from, size)))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work *work = work_new(WORK_COPY, 0);
+    if (work) {
+        work->copy.to = (char *)to;
+        work->copy.from = (const char *)from;
+        work->copy.width = size;
+        work->copy.rows = 1;
+    }
+    bool pinned = memory_holds(to, size) && memory_holds(from, size);
+    status = stream_submit(stream, work);
+    return status || pinned ? status : stream_wait(stream, stream->submitted);
+}
+
+API cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size)
+{
+    return copy_now(to, true, (uintptr_t)from, false, size);
+}
+
+API cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
+{
+    return copy_now((uintptr_t)to, false, from, true, size);
+}
+
+API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size)
+{
+    return copy_now(to, true, from, true, size);
+}
+
+API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size)
+{
+    return copy_now(to, false, from, false, size);
+}
+
+API cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size)
+{
+    struct context *other = handle_get(HANDLE_CONTEXT, from_context);
+    if (!other || !handle_get(HANDLE_CONTEXT, to_context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult status = context_drain(other, true);
+    return status ? status : copy_now(to, true, from, true, size);
+}
+
+API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream on)
+{
+    return copy_later(to, true, (uintptr_t)from, false, size, on);
+}
+
+API cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream on)
+{
+    return copy_later((uintptr_t)to, false, from, true, size, on);
+}
+
+API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream on)
+{
+    return copy_later(to, true, from, true, size, on);
+}
+
+API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream on)
+{
+    return copy_later(to, false, from, false, size, on);
+}
+
+API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
+                      CUstream on)
+{
+    if (!handle_get(HANDLE_CONTEXT, from_context) || !handle_get(HANDLE_CONTEXT, to_context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return copy_later(to, true, from, true, size, on);
+}
+
+/* ---- boxes ---- */
+static uintptr_t corner(CUmemorytype kind, const void *host, CUdeviceptr device, size_t x, size_t y, size_t z,
+                        size_t pitch, size_t height)
+{
+    uintptr_t base = kind == CU_MEMORYTYPE_HOST ? (uintptr_t)host : (uintptr_t)device;
+    return base ? base + (z * height + y) * pitch + x : 0;
+}
+
+static bool linear(CUmemorytype kind)
+{
+    return kind == CU_MEMORYTYPE_HOST || kind == CU_MEMORYTYPE_DEVICE || kind == CU_MEMORYTYPE_UNIFIED;
+}
+
+/* From the first byte of a box to behind its last one; 0 when the figures cannot be. */
+static size_t span(const CUDA_MEMCPY3D *box, size_t pitch, size_t height)
+{
+    size_t rows, bytes;
+    if (__builtin_mul_overflow(box->Depth - 1, height, &rows) || __builtin_add_overflow(rows, box->Height - 1, &rows)
+        || __builtin_mul_overflow(rows, pitch, &bytes) || __builtin_add_overflow(bytes, box->WidthInBytes, &bytes))
+        return 0;
+    return rows && pitch < box->WidthInBytes ? 0 : bytes;
+}
+
+CUresult copy_check(const CUDA_MEMCPY3D *box)
+{
+    if (!box)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!linear(box->srcMemoryType) || !linear(box->dstMemoryType))
+        return CUDA_ERROR_NOT_SUPPORTED; /* arrays */
+    if (!box->WidthInBytes || !box->Height || !box->Depth)
+        return CUDA_SUCCESS;
+    uintptr_t from = corner(box->srcMemoryType, box->srcHost, box->srcDevice, box->srcXInBytes, box->srcY, box->srcZ,
+                            box->srcPitch, box->srcHeight);
+    uintptr_t to = corner(box->dstMemoryType, box->dstHost, box->dstDevice, box->dstXInBytes, box->dstY, box->dstZ,
+                          box->dstPitch, box->dstHeight);
+    size_t from_span = span(box, box->srcPitch, box->srcHeight), to_span = span(box, box->dstPitch, box->dstHeight);
+    if (!from || !to || !from_span || !to_span)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((box->srcMemoryType == CU_MEMORYTYPE_DEVICE && !device_side(from, from_span))
+        || (box->dstMemoryType == CU_MEMORYTYPE_DEVICE && !device_side(to, to_span)))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *box)
+{
+    CUresult status = copy_check(box);
+    for (size_t z = 0; !status && z < box->Depth; z++) {
+        struct work *work = work_new(WORK_COPY, 0);
+        if (work) {
+            work->copy.from = (const char *)corner(box->srcMemoryType, box->srcHost, box->srcDevice, box->srcXInBytes,
+                                                   box->srcY, box->srcZ + z, box->srcPitch, box->srcHeight);
+            work->copy.to = (char *)corner(box->dstMemoryType, box->dstHost, box->dstDevice, box->dstXInBytes,
+                                           box->dstY, box->dstZ + z, box->dstPitch, box->dstHeight);
+            work->copy.width = box->WidthInBytes;
+            work->copy.rows = box->Height;
+            work->copy.from_pitch = box->srcPitch;
+            work->copy.to_pitch = box->dstPitch;
+        }
+        status = stream_submit(stream, work);
+    }
+    return status;
+}
+
+API cuMemcpy3D_v2(const CUDA_MEMCPY3D *box)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(0, &context, &stream);
+    if (!status)
+        status = copy_submit(stream, box);
+    return status ? status : stream_wait(stream, stream->submitted);
+}
+
+API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *box, CUstream on)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (!status)
+        status = copy_submit(stream, box);
+    if (status || (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && box->dstMemoryType == CU_MEMORYTYPE_DEVICE))
+        return status;
+    return stream_wait(stream, stream->submitted);
+}
+
+/* A rectangle is a box that is one deep. */
+static CUDA_MEMCPY3D box_of(const CUDA_MEMCPY2D *flat)
+{
+    return (CUDA_MEMCPY3D){.srcXInBytes = flat->srcXInBytes, .srcY = flat->srcY, .srcMemoryType = flat->srcMemoryType,
+                           .srcHost = flat->srcHost, .srcDevice = flat->srcDevice, .srcPitch = flat->srcPitch,
+                           .srcHeight = flat->Height, .dstXInBytes = flat->dstXInBytes, .dstY = flat->dstY,
+                           .dstMemoryType = flat->dstMemoryType, .dstHost = flat->dstHost,
+                           .dstDevice = flat->dstDevice, .dstPitch = flat->dstPitch, .dstHeight = flat->Height,
+                           .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1};
+}
+
+static CUresult flat_check(const CUDA_MEMCPY2D *flat)
+{
+    bool bad = !flat || (flat->srcPitch && flat->srcPitch < flat->WidthInBytes)
+               || (flat->dstPitch && flat->dstPitch < flat->WidthInBytes);
+    return bad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+API cuMemcpy2D_v2(const CUDA_MEMCPY2D *flat)
+{
+    if (flat_check(flat))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D box = box_of(flat);
+    return cuMemcpy3D_v2(&box);
+}
+
+API cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *flat)
+{
+    return cuMemcpy2D_v2(flat);
+}
+
+API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *flat, CUstream on)
+{
+    if (flat_check(flat))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D box = box_of(flat);
+    return cuMemcpy3DAsync_v2(&box, on);
+}
+
+/* ---- fills ---- */
+static CUresult fill(CUdeviceptr to, uint32_t value, uint32_t unit, size_t count, CUstream on, bool wait)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (status || !count)
+        return status;
+    if (count > SIZE_MAX / unit || to % unit || !device_side(to, count * unit))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work *work = work_new(WORK_FILL, 0);
+    if (work) {
+        work->fill.to = (char *)(uintptr_t)to;
+        work->fill.value = value;
+        work->fill.unit = unit;
+        work->fill.count = count;
+        work->fill.rows = 1;
+    }
+    status = stream_submit(stream, work);
+    return status || !wait ? status : stream_wait(stream, stream->submitted);
+}
+
+API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) { return fill(to, value, 1, count, 0, true); }
+API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) { return fill(to, value, 2, count, 0, true); }
+API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) { return fill(to, value, 4, count, 0, true); }
+
+API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream on)
+{
+    return fill(to, value, 1, count, on, false);
+}
+
+API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream on)
+{
+    return fill(to, value, 2, count, on, false);
+}
+
+API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream on)
+{
+    return fill(to, value, 4, count, on, false);
+}

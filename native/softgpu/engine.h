@@ -1,0 +1,44 @@
+/* Inside one CPU thread that runs blocks: its fibers and the way out of a fault. */
+#pragma once
+#include "softgpu.h"
+#include <setjmp.h>
+
+enum { MOST_BARRIERS = 16, WARP = 32 };
+enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_DONE };
+
+struct sg_fiber {
+    void *stack; /* where it goes on */
+    struct engine *engine;
+    enum fiber_state state;
+    uint32_t linear;
+    uint32_t barrier, how;
+    uint32_t op, mask, a, c;
+    uint64_t value, result;
+};
+
+struct warp {
+    uint32_t live, arrived;
+};
+
+struct engine {
+    sigjmp_buf out;
+    volatile bool running;
+    struct sg_block block;
+    const struct sg_kernel *kernel;
+    /* For kernels whose threads meet. */
+    struct sg_fiber fibers[SG_MOST_THREADS];
+    struct warp warps[SG_MOST_THREADS / WARP];
+    uint32_t barrier_arrived[MOST_BARRIERS], barrier_wanted[MOST_BARRIERS];
+    uint32_t live, current;
+    void *scheduler;
+    char *stacks;
+    size_t stack_size;
+};
+
+int fibers_prepare(struct engine *engine);  /* stacks that are large enough */
+int fibers_run(struct engine *engine);      /* one block */
+void fiber_pause(struct sg_fiber *fiber);   /* until its state is ready again */
+void warp_check(struct engine *engine, uint32_t warp);
+void warp_matrix(struct sg_fiber *first, uint32_t product);
+void fault_guard(void); /* once per thread, before kernels run on it */
+_Noreturn void fault_raise(int failure);

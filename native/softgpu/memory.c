@@ -1,0 +1,182 @@
+/* Allocations: pages of this process, charged to the card by the daemon. The table knows every address that the
+ * device may touch, so that copies to anywhere else are refused. */
+#include "softgpu.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *table; /* sorted by address */
+static size_t used, room;
+
+/* The first allocation that begins behind `address`. Under the lock. */
+static size_t behind(uintptr_t address)
+{
+    size_t low = 0, high = used;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (table[middle].start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool insert(struct allocation allocation)
+{
+    if (used == room) {
+        size_t wanted = room ? room * 2 : 64;
+        struct allocation *larger = realloc(table, wanted * sizeof *table);
+        if (!larger)
+            return false;
+        table = larger;
+        room = wanted;
+    }
+    size_t at = behind(allocation.start);
+    memmove(table + at + 1, table + at, (used - at) * sizeof *table);
+    table[at] = allocation;
+    used++;
+    return true;
+}
+
+static bool take(uintptr_t start, struct allocation *found)
+{
+    size_t at = behind(start);
+    if (!at || table[at - 1].start != start)
+        return false;
+    *found = table[at - 1];
+    memmove(table + at - 1, table + at, (used - at) * sizeof *table);
+    used--;
+    return true;
+}
+
+bool memory_find(uintptr_t address, struct allocation *found)
+{
+    pthread_mutex_lock(&lock);
+    size_t at = behind(address);
+    bool good = at && address - table[at - 1].start < table[at - 1].size;
+    if (good)
+        *found = table[at - 1];
+    pthread_mutex_unlock(&lock);
+    return good;
+}
+
+bool memory_holds(uintptr_t address, size_t size)
+{
+    struct allocation found;
+    return memory_find(address, &found) && size <= found.size - (address - found.start);
+}
+
+CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind)
+{
+    pthread_mutex_lock(&lock);
+    bool good = insert((struct allocation){(uintptr_t)start, size, 0, kind, context});
+    pthread_mutex_unlock(&lock);
+    return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void memory_forget(void *start)
+{
+    struct allocation found;
+    pthread_mutex_lock(&lock);
+    take((uintptr_t)start, &found);
+    pthread_mutex_unlock(&lock);
+}
+
+static bool charged(enum memory_kind kind)
+{
+    return kind == MEMORY_DEVICE || kind == MEMORY_MANAGED;
+}
+
+static void give_back(const struct allocation *allocation)
+{
+    if (!allocation->mapped)
+        return;
+    munmap((void *)allocation->start, allocation->mapped + PAGE);
+    if (charged(allocation->kind))
+        card_release(allocation->context->card, allocation->mapped);
+}
+
+/* Where to ask for memory: always further on, in a region that nothing else uses, so that a freed address stays
+ * unmapped and whoever still uses it is found out. It begins again when it has gone through 32 TiB. */
+static void *fresh_address(size_t size)
+{
+    static const uintptr_t first = 0x200000000000, last = 0x400000000000;
+    static uintptr_t next = 0x200000000000;
+    pthread_mutex_lock(&lock);
+    if (next + size > last)
+        next = first;
+    void *address = (void *)next;
+    next += (size + (2u << 20) - 1) & ~(uintptr_t)((2u << 20) - 1);
+    pthread_mutex_unlock(&lock);
+    return address;
+}
+
+/* A page behind each allocation stays closed: a kernel that runs over the end faults. */
+CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer)
+{
+    if (!size)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size > SIZE_MAX / 4)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct allocation made = {.size = size, .mapped = (size + PAGE - 1) & ~(size_t)(PAGE - 1), .kind = kind,
+                              .context = context};
+    CUresult status = charged(kind) ? card_reserve(context->card, made.mapped) : CUDA_SUCCESS;
+    if (status)
+        return status;
+    void *memory = mmap(fresh_address(made.mapped + PAGE), made.mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED && mprotect(memory, made.mapped, PROT_READ | PROT_WRITE)) {
+        munmap(memory, made.mapped + PAGE);
+        memory = MAP_FAILED;
+    }
+    if (memory == MAP_FAILED) {
+        if (charged(kind))
+            card_release(context->card, made.mapped);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    made.start = (uintptr_t)memory;
+    pthread_mutex_lock(&lock);
+    bool good = insert(made);
+    pthread_mutex_unlock(&lock);
+    if (!good) {
+        give_back(&made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pointer = memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult memory_free(uintptr_t start, bool host)
+{
+    struct allocation found;
+    pthread_mutex_lock(&lock);
+    bool good = take(start, &found);
+    if (good && (!found.mapped || host != (found.kind == MEMORY_HOST))) {
+        insert(found); /* not this call's to free */
+        good = false;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!good)
+        return CUDA_ERROR_INVALID_VALUE;
+    give_back(&found);
+    return CUDA_SUCCESS;
+}
+
+void memory_free_context(struct context *context)
+{
+    for (;;) {
+        struct allocation found;
+        bool good = false;
+        pthread_mutex_lock(&lock);
+        for (size_t at = 0; at < used && !good; at++)
+            if (table[at].context == context)
+                good = take(table[at].start, &found);
+        pthread_mutex_unlock(&lock);
+        if (!good)
+            return;
+        give_back(&found);
+    }
+}

@@ -1,0 +1,150 @@
+/* Memory pools: names for a card's memory. They keep nothing back: what is freed is free at once. */
+#include "softgpu.h"
+#include <stdlib.h>
+
+struct pool {
+    CUmemoryPool handle;
+    CUdevice device;
+    bool default_pool;
+    uint64_t release_threshold;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pool *defaults[MOST_CARDS], *current[MOST_CARDS];
+
+static struct pool *pool_new(CUdevice device, bool default_pool)
+{
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (pool) {
+        pool->device = device;
+        pool->default_pool = default_pool;
+        pool->handle = handle_new(HANDLE_POOL, pool);
+    }
+    return pool && pool->handle ? pool : 0;
+}
+
+static CUresult default_pool(CUdevice device, struct pool **pool)
+{
+    struct card *card;
+    CUresult status = sg_card(device, &card);
+    if (status)
+        return status;
+    pthread_mutex_lock(&lock);
+    if (!defaults[device])
+        current[device] = defaults[device] = pool_new(device, true);
+    *pool = defaults[device];
+    pthread_mutex_unlock(&lock);
+    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API cuDeviceGetDefaultMemPool(CUmemoryPool *made, CUdevice device)
+{
+    struct pool *pool;
+    CUresult status = default_pool(device, &pool);
+    if (!status && !made)
+        status = CUDA_ERROR_INVALID_VALUE;
+    if (!status)
+        *made = pool->handle;
+    return status;
+}
+
+API cuDeviceGetMemPool(CUmemoryPool *made, CUdevice device)
+{
+    struct pool *pool;
+    CUresult status = default_pool(device, &pool);
+    if (!status && !made)
+        status = CUDA_ERROR_INVALID_VALUE;
+    if (!status)
+        *made = current[device]->handle;
+    return status;
+}
+
+API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
+{
+    struct pool *ignored, *pool = handle_get(HANDLE_POOL, handle);
+    CUresult status = default_pool(device, &ignored);
+    if (!status && (!pool || pool->device != device))
+        status = CUDA_ERROR_INVALID_VALUE;
+    if (!status)
+        current[device] = pool;
+    return status;
+}
+
+API cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *wanted)
+{
+    struct card *card;
+    if (!made || !wanted)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE || wanted->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult status = sg_card(wanted->location.id, &card);
+    if (status)
+        return status;
+    struct pool *pool = pool_new(wanted->location.id, false);
+    if (!pool)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = pool->handle;
+    return CUDA_SUCCESS;
+}
+
+API cuMemPoolDestroy(CUmemoryPool handle)
+{
+    struct pool *pool = handle_get(HANDLE_POOL, handle);
+    if (!pool || pool->default_pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    handle_drop(HANDLE_POOL, handle);
+    pthread_mutex_lock(&lock);
+    if (current[pool->device] == pool)
+        current[pool->device] = defaults[pool->device];
+    pthread_mutex_unlock(&lock);
+    free(pool);
+    return CUDA_SUCCESS;
+}
+
+API cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+    (void)keep;
+    return handle_get(HANDLE_POOL, handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void *value)
+{
+    struct pool *pool = handle_get(HANDLE_POOL, handle);
+    if (!pool || !value)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+        *(cuuint64_t *)value = pool->release_threshold;
+        return CUDA_SUCCESS;
+    }
+    if (which == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES || which == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
+        || which == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
+        *(int *)value = 0;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void *value)
+{
+    struct pool *pool = handle_get(HANDLE_POOL, handle);
+    if (!pool || !value)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        pool->release_threshold = *(const cuuint64_t *)value;
+    else if (which != CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
+             && which != CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
+             && which != CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
+API cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, CUstream on)
+{
+    struct pool *pool = handle_get(HANDLE_POOL, handle);
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (!status && (!pool || pool->device != context->card->ordinal))
+        status = CUDA_ERROR_INVALID_VALUE;
+    return status ? status : cuMemAllocAsync(pointer, size, on);
+}

@@ -1,0 +1,360 @@
+/* Streams as queues: one worker thread each, started with the first work. All queues of a context are under its
+ * lock; a worker takes everything that waits at once, so that launching does not compete with running. */
+#include "softgpu.h"
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* As deep as a real driver's queue: a host that runs ahead must feel it at some point. */
+enum { MOST_WAITING = 1024 };
+/* A worker that ran dry looks this often before it sleeps: waking it costs the launching thread microseconds. */
+enum { LOOKS = 2000 };
+
+uint64_t now_nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+struct work *work_new(enum work_kind kind, size_t parameter_bytes)
+{
+    struct work *work = malloc(sizeof *work + parameter_bytes);
+    if (work) {
+        work->next = 0;
+        work->kind = kind;
+    }
+    return work;
+}
+
+struct stream *stream_new(struct context *context, unsigned flags, int priority)
+{
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (!stream)
+        return 0;
+    stream->context = context;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->id = next_id();
+    stream->references = 1;
+    stream->last = &stream->first;
+    pthread_cond_init(&stream->more, 0);
+    stream->handle = handle_new(HANDLE_STREAM, stream);
+    pthread_mutex_lock(&context->lock);
+    stream->next = context->streams;
+    context->streams = stream;
+    pthread_mutex_unlock(&context->lock);
+    return stream;
+}
+
+void stream_keep(struct stream *stream)
+{
+    atomic_fetch_add(&stream->references, 1);
+}
+
+static void stream_release(struct stream *stream)
+{
+    if (atomic_fetch_sub(&stream->references, 1) == 1) {
+        pthread_cond_destroy(&stream->more);
+        free(stream);
+    }
+}
+
+/* Ends a stream: its queue is still worked off, then the worker goes. */
+void stream_drop(struct stream *stream)
+{
+    struct context *context = stream->context;
+    pthread_mutex_lock(&context->lock);
+    struct stream **at = &context->streams;
+    while (*at && *at != stream)
+        at = &(*at)->next;
+    if (*at)
+        *at = stream->next;
+    stream->closing = true;
+    pthread_cond_signal(&stream->more);
+    pthread_mutex_unlock(&context->lock);
+    stream_release(stream);
+}
+
+void mark_keep(struct mark *mark)
+{
+    atomic_fetch_add(&mark->references, 1);
+}
+
+void mark_drop(struct mark *mark)
+{
+    if (mark && atomic_fetch_sub(&mark->references, 1) == 1) {
+        stream_release(mark->stream);
+        free(mark);
+    }
+}
+
+bool mark_reached(struct mark *mark)
+{
+    return atomic_load(&mark->stream->completed) >= mark->sequence;
+}
+
+static void wait_until(struct stream *stream, uint64_t sequence)
+{
+    struct context *context = stream->context;
+    for (int look = 0; look < LOOKS; look++) {
+        if (atomic_load(&stream->completed) >= sequence)
+            return;
+        __builtin_ia32_pause();
+    }
+    pthread_mutex_lock(&context->lock);
+    atomic_fetch_add(&context->waiters, 1);
+    while (atomic_load(&stream->completed) < sequence)
+        pthread_cond_wait(&context->done, &context->lock);
+    atomic_fetch_sub(&context->waiters, 1);
+    pthread_mutex_unlock(&context->lock);
+}
+
+CUresult stream_wait(struct stream *stream, uint64_t sequence)
+{
+    wait_until(stream, sequence);
+    return (CUresult)atomic_load(&stream->context->failure);
+}
+
+static void fill(const struct work *work)
+{
+    for (size_t row = 0; row < work->fill.rows; row++) {
+        char *to = work->fill.to + row * work->fill.pitch;
+        if (work->fill.unit == 1)
+            memset(to, (int)work->fill.value, work->fill.count);
+        else if (work->fill.unit == 2)
+            for (size_t at = 0; at < work->fill.count; at++)
+                ((uint16_t *)to)[at] = (uint16_t)work->fill.value;
+        else
+            for (size_t at = 0; at < work->fill.count; at++)
+                ((uint32_t *)to)[at] = work->fill.value;
+    }
+}
+
+/* After a fault nothing more touches memory, but marks, waits and callbacks go on: nobody may hang. */
+static void perform(struct stream *stream, struct work *work)
+{
+    struct context *context = stream->context;
+    bool failed = atomic_load(&context->failure) != CUDA_SUCCESS;
+    switch (work->kind) {
+    case WORK_GRID:
+        if (!failed) {
+            int failure = grid_run(&work->grid, work->parameters);
+            if (failure)
+                context_fail(context, (CUresult)failure);
+        }
+        break;
+    case WORK_COPY:
+        for (size_t row = 0; !failed && row < work->copy.rows; row++)
+            memmove(work->copy.to + row * work->copy.to_pitch, work->copy.from + row * work->copy.from_pitch,
+                    work->copy.width);
+        break;
+    case WORK_FILL:
+        if (!failed)
+            fill(work);
+        break;
+    case WORK_HOST:
+        if (!failed)
+            work->host.function(work->host.argument);
+        break;
+    case WORK_CALLBACK:
+        work->callback.function(work->callback.stream, (CUresult)atomic_load(&context->failure),
+                                work->callback.argument);
+        break;
+    case WORK_MARK:
+        atomic_store(&work->mark->nanoseconds, now_nanoseconds());
+        mark_drop(work->mark);
+        break;
+    case WORK_WAIT:
+        wait_until(work->mark->stream, work->mark->sequence);
+        mark_drop(work->mark);
+        break;
+    case WORK_FREE:
+        memory_free(work->pointer, false);
+        break;
+    }
+}
+
+static void complete(struct stream *stream, uint64_t sequence)
+{
+    struct context *context = stream->context;
+    atomic_store(&stream->completed, sequence);
+    if (atomic_load(&context->waiters)) {
+        pthread_mutex_lock(&context->lock);
+        pthread_cond_broadcast(&context->done);
+        pthread_mutex_unlock(&context->lock);
+    }
+}
+
+/* Everything that waits, or null when the stream has ended. */
+static struct work *take(struct stream *stream)
+{
+    struct context *context = stream->context;
+    atomic_store(&stream->idle, true);
+    for (int look = 0; look < LOOKS && !*(struct work *volatile *)&stream->first; look++)
+        __builtin_ia32_pause();
+    pthread_mutex_lock(&context->lock);
+    while (!stream->first && !stream->closing) {
+        atomic_store(&stream->idle, true);
+        pthread_cond_wait(&stream->more, &context->lock);
+    }
+    struct work *work = stream->first;
+    stream->first = 0;
+    stream->last = &stream->first;
+    pthread_mutex_unlock(&context->lock);
+    return work;
+}
+
+static void *worker(void *argument)
+{
+    struct stream *stream = argument;
+    for (struct work *work = take(stream); work; work = take(stream))
+        while (work) {
+            struct work *done = work;
+            work = work->next;
+            perform(stream, done);
+            complete(stream, done->sequence);
+            free(done);
+        }
+    stream_release(stream);
+    return 0;
+}
+
+static bool start(struct stream *stream)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    /* Signals belong to the program's own threads, except for the faults that kernels cause. */
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    stream_keep(stream);
+    stream->started = !pthread_create(&stream->worker, &attributes, worker, stream);
+    if (!stream->started)
+        stream_release(stream);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, 0);
+    return stream->started;
+}
+
+static void append(struct stream *stream, struct work *work)
+{
+    work->sequence = ++stream->submitted;
+    *stream->last = work;
+    stream->last = &work->next;
+    if (atomic_exchange(&stream->idle, false))
+        pthread_cond_signal(&stream->more);
+}
+
+/* Makes `stream` wait for what `other` has now. Under the lock. */
+static bool append_wait(struct stream *stream, struct stream *other)
+{
+    if (other == stream || atomic_load(&other->completed) >= other->submitted)
+        return true;
+    struct work *work = work_new(WORK_WAIT, 0);
+    struct mark *mark = calloc(1, sizeof *mark);
+    if (!work || !mark) {
+        free(work);
+        free(mark);
+        return false;
+    }
+    stream_keep(other);
+    *mark = (struct mark){.references = 1, .stream = other, .sequence = other->submitted};
+    work->mark = mark;
+    append(stream, work);
+    return true;
+}
+
+/* The legacy default stream waits for all blocking streams, and they for it. Under the lock. */
+static bool order(struct stream *stream)
+{
+    struct context *context = stream->context;
+    if (stream->flags & CU_STREAM_NON_BLOCKING)
+        return true;
+    if (stream != context->legacy)
+        return append_wait(stream, context->legacy);
+    for (struct stream *other = context->streams; other; other = other->next)
+        if (!(other->flags & CU_STREAM_NON_BLOCKING) && !append_wait(stream, other))
+            return false;
+    return true;
+}
+
+static CUresult submit(struct stream *stream, struct work *work, struct mark *mark)
+{
+    struct context *context = stream->context;
+    uint64_t waiting = stream->submitted - atomic_load(&stream->completed);
+    if (waiting > MOST_WAITING)
+        wait_until(stream, stream->submitted - MOST_WAITING);
+    pthread_mutex_lock(&context->lock);
+    bool good = (stream->started || start(stream)) && order(stream);
+    if (good) {
+        append(stream, work);
+        if (mark)
+            mark->sequence = work->sequence;
+    }
+    pthread_mutex_unlock(&context->lock);
+    return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult stream_submit(struct stream *stream, struct work *work)
+{
+    if (!work)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult status = (CUresult)atomic_load(&stream->context->failure);
+    if (!status)
+        status = submit(stream, work, 0);
+    if (status)
+        free(work);
+    return status;
+}
+
+CUresult stream_submit_mark(struct stream *stream, struct mark **made)
+{
+    struct work *work = work_new(WORK_MARK, 0);
+    struct mark *mark = calloc(1, sizeof *mark);
+    if (!work || !mark) {
+        free(work);
+        free(mark);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stream_keep(stream);
+    *mark = (struct mark){.references = 2, .stream = stream};
+    work->mark = mark;
+    CUresult status = submit(stream, work, mark);
+    if (status) {
+        free(work);
+        mark_drop(mark);
+        mark_drop(mark);
+        return status;
+    }
+    *made = mark;
+    return CUDA_SUCCESS;
+}
+
+CUresult context_drain(struct context *context, bool blocking_only)
+{
+    for (;;) {
+        struct stream *busy = 0;
+        uint64_t sequence = 0;
+        pthread_mutex_lock(&context->lock);
+        for (struct stream *stream = context->streams; stream && !busy; stream = stream->next)
+            if (atomic_load(&stream->completed) < stream->submitted
+                && !(blocking_only && stream->flags & CU_STREAM_NON_BLOCKING)) {
+                busy = stream;
+                sequence = stream->submitted;
+                stream_keep(busy);
+            }
+        pthread_mutex_unlock(&context->lock);
+        if (!busy)
+            return (CUresult)atomic_load(&context->failure);
+        wait_until(busy, sequence);
+        stream_release(busy);
+    }
+}

@@ -1,0 +1,172 @@
+/* The software GPU's driver library: what its parts know of each other. */
+#pragma once
+#define _GNU_SOURCE
+#define __CUDA_API_VERSION_INTERNAL 1
+#include "abi.h"
+#include "cudaapi.h"
+#include "wire.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define API __attribute__((visibility("default"))) CUresult
+
+/* ---- handles: numbers that can be checked, never pointers that must be trusted ---- */
+enum handle_kind { HANDLE_CONTEXT = 1, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_GRAPH,
+                   HANDLE_NODE, HANDLE_EXEC, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_POOL, HANDLE_KINDS };
+void *handle_new(enum handle_kind kind, void *object); /* null when there are too many */
+void *handle_get(enum handle_kind kind, const void *handle);
+void *handle_drop(enum handle_kind kind, const void *handle); /* the object, for its owner to free */
+
+/* ---- cards: connections to the daemon ---- */
+enum { MOST_CARDS = 16 };
+struct card {
+    int socket;
+    int ordinal;
+    pthread_mutex_t lock;
+    struct wire_device device;
+};
+int cards_open(struct card *cards); /* how many there are */
+CUresult card_call(struct card *card, enum wire_kind kind, const void *body, size_t size, void *reply, size_t *room,
+                   int *descriptor);
+CUresult card_reserve(struct card *card, size_t bytes);
+void card_release(struct card *card, size_t bytes);
+
+/* ---- the process ---- */
+extern struct card sg_cards[MOST_CARDS];
+CUresult sg_ready(void); /* CUDA_SUCCESS after cuInit */
+CUresult sg_card(CUdevice device, struct card **card);
+
+/* ---- contexts ---- */
+struct stream;
+struct context {
+    struct card *card;
+    CUcontext handle;
+    unsigned flags;
+    bool primary;
+    unsigned references; /* of a primary context */
+    unsigned long long id;
+    _Atomic int failure; /* the sticky error */
+    /* The streams and their queues. */
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    atomic_uint waiters;
+    struct stream *streams;
+    struct stream *legacy;
+};
+CUresult context_current(struct context **context);
+CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream);
+void context_fail(struct context *context, CUresult failure);
+unsigned long long next_id(void);
+
+/* ---- streams: ordered queues, each with a worker thread ---- */
+enum work_kind { WORK_GRID, WORK_COPY, WORK_FILL, WORK_HOST, WORK_CALLBACK, WORK_MARK, WORK_WAIT, WORK_FREE };
+struct mark { /* a place in a stream, shared by an event and those who wait for it */
+    atomic_uint references;
+    struct stream *stream;
+    uint64_t sequence;
+    _Atomic uint64_t nanoseconds;
+};
+struct grid {
+    const struct sg_kernel *kernel;
+    uint32_t blocks[3], threads[3], dynamic_shared;
+};
+struct work {
+    struct work *next;
+    enum work_kind kind;
+    uint64_t sequence;
+    union {
+        struct grid grid;
+        struct { char *to; const char *from; size_t width, rows, to_pitch, from_pitch; } copy;
+        struct { char *to; uint32_t value; uint32_t unit; size_t count, rows, pitch; } fill;
+        struct { CUhostFn function; void *argument; } host;
+        struct { CUstreamCallback function; void *argument; CUstream stream; } callback;
+        struct mark *mark;
+        CUdeviceptr pointer;
+    };
+    _Alignas(16) unsigned char parameters[];
+};
+struct stream {
+    struct stream *next;
+    struct context *context;
+    CUstream handle;
+    unsigned flags;
+    int priority;
+    unsigned long long id;
+    atomic_uint references;
+    bool closing, started;
+    pthread_t worker;
+    pthread_cond_t more;
+    struct work *first, **last;
+    uint64_t submitted;
+    _Atomic uint64_t completed;
+    _Atomic bool idle;
+};
+struct stream *stream_new(struct context *context, unsigned flags, int priority);
+void stream_keep(struct stream *stream);
+void stream_drop(struct stream *stream);
+struct work *work_new(enum work_kind kind, size_t parameter_bytes);
+CUresult stream_submit(struct stream *stream, struct work *work);
+CUresult stream_submit_mark(struct stream *stream, struct mark **mark);
+CUresult stream_wait(struct stream *stream, uint64_t sequence);
+CUresult context_drain(struct context *context, bool blocking_only);
+void mark_drop(struct mark *mark);
+void mark_keep(struct mark *mark);
+bool mark_reached(struct mark *mark);
+
+/* ---- memory ---- */
+enum memory_kind { MEMORY_DEVICE = 1, MEMORY_HOST, MEMORY_MANAGED, MEMORY_MODULE, MEMORY_REGISTERED };
+struct allocation {
+    uintptr_t start;
+    size_t size;   /* as asked for */
+    size_t mapped; /* and as charged */
+    enum memory_kind kind;
+    struct context *context;
+};
+CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer);
+CUresult memory_free(uintptr_t start, bool host);
+void memory_free_context(struct context *context);
+bool memory_find(uintptr_t address, struct allocation *found);
+bool memory_holds(uintptr_t address, size_t size);
+CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind);
+void memory_forget(void *start);
+
+/* ---- modules ---- */
+struct function {
+    const struct sg_kernel *kernel;
+    struct module *module;
+    CUfunction handle;
+    int dynamic_shared; /* how much of it a launch may ask for */
+};
+struct module {
+    struct context *context;
+    CUmodule handle;
+    const struct sg_image *image;
+    char *memory;
+    size_t size;
+    struct function *functions;
+};
+CUresult module_compile(struct card *card, const void *image, unsigned options, const CUjit_option *names,
+                        void **values, int *descriptor);
+struct module *module_new(struct context *context, int descriptor);
+void module_free(struct module *module);
+CUresult module_find(struct module *module, const char *name, struct function **function);
+char *read_text(const char *path, CUresult *status);
+/* A function by its handle, or a library's kernel as the current context's function. */
+CUresult function_find(CUfunction handle, struct function **function);
+CUresult kernel_find(CUkernel handle, struct function **function);
+const struct sg_image *image_load(int descriptor, char **memory, size_t *size);
+
+/* ---- running ---- */
+int grid_run(const struct grid *grid, const unsigned char *parameters); /* 0 or the CUresult that sticks */
+CUresult launch_check(const struct context *context, const struct function *function, const struct grid *grid);
+CUresult launch_pack(const struct function *function, void **values, void **extra, unsigned char *buffer);
+CUresult copy_check(const CUDA_MEMCPY3D *copy);
+CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *copy);
+uint64_t now_nanoseconds(void);
+
+/* One CPU thread's means to run blocks: fibers, shared window, the way out of a fault. */
+struct engine;
+struct engine *engine_of_thread(void);
+int engine_run(struct engine *engine, const struct grid *grid, const unsigned char *parameters, uint64_t first,
+               uint64_t end);

@@ -1,0 +1,330 @@
+/* Streams and events as the API has them. */
+#include "softgpu.h"
+#include <stdlib.h>
+
+struct event {
+    CUevent handle;
+    unsigned flags;
+    pthread_mutex_t lock;
+    struct mark *mark; /* where it was last recorded */
+};
+
+CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream)
+{
+    bool special = !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+    if (special) {
+        CUresult status = context_current(context);
+        /* The per-thread stream is the legacy one here: it orders more than it must, never less. */
+        if (!status)
+            *stream = (*context)->legacy;
+        return status;
+    }
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    *stream = handle_get(HANDLE_STREAM, handle);
+    if (!*stream)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *context = (*stream)->context;
+    return CUDA_SUCCESS;
+}
+
+API cuStreamCreateWithPriority(CUstream *made, unsigned flags, int priority)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    if (!made || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct stream *stream = stream_new(context, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
+    if (!stream || !stream->handle)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = stream->handle;
+    return CUDA_SUCCESS;
+}
+
+API cuStreamCreate(CUstream *made, unsigned flags)
+{
+    return cuStreamCreateWithPriority(made, flags, 0);
+}
+
+API cuStreamDestroy_v2(CUstream handle)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    struct stream *stream = handle_drop(HANDLE_STREAM, handle);
+    if (!stream)
+        return CUDA_ERROR_INVALID_HANDLE;
+    stream_drop(stream);
+    return CUDA_SUCCESS;
+}
+
+API cuStreamSynchronize(CUstream handle)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    return stream == context->legacy ? context_drain(context, true) : stream_wait(stream, stream->submitted);
+}
+
+API cuStreamQuery(CUstream handle)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    status = (CUresult)atomic_load(&context->failure);
+    if (status)
+        return status;
+    return atomic_load(&stream->completed) >= stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+API cuStreamGetFlags(CUstream handle, unsigned *flags)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (!status && flags)
+        *flags = stream->flags;
+    return status ? status : flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuStreamGetPriority(CUstream handle, int *priority)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (!status && priority)
+        *priority = stream->priority;
+    return status ? status : priority ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (!status && id)
+        *id = stream->id;
+    return status ? status : id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuStreamGetCtx(CUstream handle, CUcontext *made)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (!status && made)
+        *made = context->handle;
+    return status ? status : made ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *capturing)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (!status && capturing)
+        *capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    return status ? status : capturing ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    if (!function)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work *work = work_new(WORK_HOST, 0);
+    if (work) {
+        work->host.function = function;
+        work->host.argument = argument;
+    }
+    return stream_submit(stream, work);
+}
+
+API cuStreamAddCallback(CUstream handle, CUstreamCallback function, void *argument, unsigned flags)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    if (!function || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work *work = work_new(WORK_CALLBACK, 0);
+    if (work) {
+        work->callback.function = function;
+        work->callback.argument = argument;
+        work->callback.stream = handle;
+    }
+    return stream_submit(stream, work);
+}
+
+/* ---- events ---- */
+API cuEventCreate(CUevent *made, unsigned flags)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
+    if (flags & CU_EVENT_INTERPROCESS)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!made || flags & ~known)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct event *event = calloc(1, sizeof *event);
+    if (event)
+        event->handle = handle_new(HANDLE_EVENT, event);
+    if (!event || !event->handle)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    event->flags = flags;
+    pthread_mutex_init(&event->lock, 0);
+    *made = event->handle;
+    return CUDA_SUCCESS;
+}
+
+static CUresult find_event(CUevent handle, struct event **event)
+{
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    *event = handle_get(HANDLE_EVENT, handle);
+    return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* The event's place, kept for the caller; null if it was never recorded. */
+static struct mark *place_of(struct event *event)
+{
+    pthread_mutex_lock(&event->lock);
+    struct mark *mark = event->mark;
+    if (mark)
+        mark_keep(mark);
+    pthread_mutex_unlock(&event->lock);
+    return mark;
+}
+
+API cuEventDestroy_v2(CUevent handle)
+{
+    struct event *event;
+    CUresult status = find_event(handle, &event);
+    if (status)
+        return status;
+    handle_drop(HANDLE_EVENT, handle);
+    mark_drop(event->mark);
+    free(event);
+    return CUDA_SUCCESS;
+}
+
+API cuEventRecord(CUevent handle, CUstream on)
+{
+    struct event *event;
+    struct context *context;
+    struct stream *stream;
+    struct mark *mark, *before;
+    CUresult status = find_event(handle, &event);
+    if (!status)
+        status = context_of_stream(on, &context, &stream);
+    if (!status)
+        status = stream_submit_mark(stream, &mark);
+    if (status)
+        return status;
+    pthread_mutex_lock(&event->lock);
+    before = event->mark;
+    event->mark = mark;
+    pthread_mutex_unlock(&event->lock);
+    mark_drop(before);
+    return CUDA_SUCCESS;
+}
+
+API cuEventRecordWithFlags(CUevent handle, CUstream on, unsigned flags)
+{
+    return flags ? CUDA_ERROR_NOT_SUPPORTED : cuEventRecord(handle, on);
+}
+
+API cuEventQuery(CUevent handle)
+{
+    struct event *event;
+    CUresult status = find_event(handle, &event);
+    if (status)
+        return status;
+    struct mark *mark = place_of(event);
+    if (!mark)
+        return CUDA_SUCCESS;
+    status = (CUresult)atomic_load(&mark->stream->context->failure);
+    if (!status && !mark_reached(mark))
+        status = CUDA_ERROR_NOT_READY;
+    mark_drop(mark);
+    return status;
+}
+
+API cuEventSynchronize(CUevent handle)
+{
+    struct event *event;
+    CUresult status = find_event(handle, &event);
+    if (status)
+        return status;
+    struct mark *mark = place_of(event);
+    if (mark)
+        status = stream_wait(mark->stream, mark->sequence);
+    mark_drop(mark);
+    return status;
+}
+
+API cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags)
+{
+    struct event *event;
+    struct context *context;
+    struct stream *stream;
+    (void)flags;
+    CUresult status = find_event(handle, &event);
+    if (!status)
+        status = context_of_stream(on, &context, &stream);
+    if (status)
+        return status;
+    struct mark *mark = place_of(event);
+    if (!mark)
+        return CUDA_SUCCESS;
+    struct work *work = work_new(WORK_WAIT, 0);
+    if (work)
+        work->mark = mark;
+    status = stream_submit(stream, work);
+    if (status)
+        mark_drop(mark);
+    return status;
+}
+
+API cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
+{
+    struct event *first, *second;
+    CUresult status = find_event(start, &first);
+    if (!status)
+        status = find_event(end, &second);
+    if (status)
+        return status;
+    if (!milliseconds)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct mark *from = place_of(first), *to = place_of(second);
+    if (!from || !to || (first->flags | second->flags) & CU_EVENT_DISABLE_TIMING)
+        status = CUDA_ERROR_INVALID_HANDLE;
+    else if (!mark_reached(from) || !mark_reached(to))
+        status = CUDA_ERROR_NOT_READY;
+    else
+        *milliseconds = (float)((double)((int64_t)(to->nanoseconds - from->nanoseconds)) * 1e-6);
+    mark_drop(from);
+    mark_drop(to);
+    return status;
+}
+
+API cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+{
+    return cuEventElapsedTime_v2(milliseconds, start, end);
+}

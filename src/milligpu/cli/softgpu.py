@@ -1,0 +1,143 @@
+"""`milligpu softgpu`: GPUs in software, for machines that have none and for tests."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import click
+
+from milligpu.cli.output import Format, format_option, show_data, show_table
+from milligpu.model.errors import BadRequest
+from milligpu.model.units import parse_size
+from milligpu.native import library
+from milligpu.softgpu.models import DEFAULT_MODEL, find_model
+from milligpu.softgpu.start import Fleet, Places, client_environment, read_state, start_daemon, stop_daemon
+
+# As many as the driver library looks for.
+_MOST_DEVICES = 16
+_NOT_FOUND, _NOT_RUNNABLE = 127, 126
+
+
+def _read_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else parse_size("memory", value) << 20
+
+
+def _read_model(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return find_model(value).key
+
+
+def _fleet_options(function: click.decorators.FC) -> click.decorators.FC:
+    options = [
+        click.option(
+            "--devices", type=click.IntRange(1, _MOST_DEVICES), default=1, show_default=True, help="How many."
+        ),
+        click.option(
+            "--memory", metavar="SIZE", callback=_read_size, help="Of each, such as 4Gi. [default: the model's]"
+        ),
+        click.option(
+            "--model",
+            default=DEFAULT_MODEL,
+            show_default=True,
+            callback=_read_model,
+            help="What they say they are.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.group()
+def command() -> None:
+    """GPUs in software: unmodified CUDA programs run on the CPU."""
+
+
+@command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_fleet_options
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND…")
+def exec_(devices: int, memory: int | None, model: str, argv: tuple[str, ...]) -> int:
+    """Run a command on software GPUs of its own; they end with it.
+
+    The command takes the place of this process: its exit code, signals and terminal are its own.
+    """
+    places = Places.from_env(os.environ)
+    folder = Path(tempfile.mkdtemp(prefix="milligpu-softgpu-"))
+    start_daemon(folder, places.cache, Fleet(devices, model, memory), watch=os.getpid())
+    environment = {**os.environ, **client_environment(folder, os.environ)}
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except FileNotFoundError:
+        click.echo(f"error: {argv[0]}: no such command", err=True)
+        return _NOT_FOUND
+    except OSError as error:
+        click.echo(f"error: {argv[0]}: {error.strerror}", err=True)
+        return _NOT_RUNNABLE
+
+
+@command.command()
+@_fleet_options
+def up(devices: int, memory: int | None, model: str) -> None:
+    """Start software GPUs that stay until `down`."""
+    places = Places.from_env(os.environ)
+    if (places.folder / "control.sock").exists():
+        raise BadRequest(
+            "softgpu", "up", "no software GPU yet", hint="end the running one with: milligpu softgpu down"
+        )
+    start_daemon(places.folder, places.cache, Fleet(devices, model, memory))
+    click.echo(f"{devices} x {find_model(model).name}; use with: eval $(milligpu softgpu env)")
+
+
+@command.command()
+def down() -> None:
+    """End the software GPUs that `up` started."""
+    stop_daemon(Places.from_env(os.environ).folder)
+
+
+@command.command()
+def env() -> None:
+    """Print what to export so that programs find the GPUs that `up` started."""
+    folder = Places.from_env(os.environ).folder
+    read_state(folder)
+    for name, value in client_environment(folder, os.environ).items():
+        click.echo(f"export {name}='{value}'")
+
+
+@command.command()
+@format_option(Format.TABLE, Format.JSON, Format.YAML)
+def status(output: Format) -> None:
+    """Show the software GPUs that `up` started, and who uses them."""
+    cards = read_state(Places.from_env(os.environ).folder)
+    if output is not Format.TABLE:
+        show_data(cards, output)
+        return
+    rows = [
+        [
+            str(card["index"]),
+            card["name"],
+            card["uuid"],
+            f"{card['used'] >> 20} / {card['memory'] >> 20} MiB",
+            ", ".join(str(process["pid"]) for process in card["processes"]) or "-",
+        ]
+        for card in cards
+    ]
+    show_table(["GPU", "NAME", "UUID", "MEMORY", "PROCESSES"], rows, right=["MEMORY"])
+
+
+@command.command()
+@click.option("--missing", is_flag=True, help="Only what is not there.")
+@format_option(Format.TABLE, Format.JSON, Format.YAML)
+def coverage(missing: bool, output: Format) -> None:
+    """List the functions of the CUDA driver API and whether the software GPU has them."""
+    found = json.loads(library("softgpu/coverage.json").read_text())
+    symbols = {name: state for name, state in found["symbols"].items() if not missing or state == "missing"}
+    if output is not Format.TABLE:
+        show_data({"cuda": found["cuda"], "symbols": symbols}, output)
+        return
+    show_table(["FUNCTION", "STATE"], [[name, state] for name, state in symbols.items()])
+    states = list(found["symbols"].values())
+    click.echo(
+        f"\nCUDA {found['cuda'] // 1000}.{found['cuda'] % 1000 // 10}: {len(states)} functions, "
+        f"{states.count('implemented')} implemented, {states.count('variant')} variants of these for per-thread "
+        f"streams, {states.count('missing')} missing (they answer CUDA_ERROR_NOT_SUPPORTED)"
+    )

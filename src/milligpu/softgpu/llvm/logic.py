@@ -1,0 +1,275 @@
+"""Bits, shifts, comparisons and selection."""
+
+from milligpu.softgpu.llvm.table import instruction, last_type, types
+from milligpu.softgpu.llvm.writer import Writer, llvm_type
+from milligpu.softgpu.ptx.syntax import Instruction, Literal, Name, Pair
+from milligpu.softgpu.ptx.types import Type
+
+_UNSIGNED = {
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "ult",
+    "le": "ule",
+    "gt": "ugt",
+    "ge": "uge",
+    "lo": "ult",
+    "ls": "ule",
+    "hi": "ugt",
+    "hs": "uge",
+}
+_SIGNED = {**_UNSIGNED, "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+_FLOAT = {
+    "eq": "oeq",
+    "ne": "one",
+    "lt": "olt",
+    "le": "ole",
+    "gt": "ogt",
+    "ge": "oge",
+    "num": "ord",
+    "nan": "uno",
+    "equ": "ueq",
+    "neu": "une",
+    "ltu": "ult",
+    "leu": "ule",
+    "gtu": "ugt",
+    "geu": "uge",
+}
+
+
+@instruction("and", "or", "xor")
+def _bitwise(w: Writer, ins: Instruction) -> None:
+    bits = last_type(w, ins).bits
+    a, b = w.bits(w.operand(ins, 1), bits), w.bits(w.operand(ins, 2), bits)
+    w.write_bits(w.operand(ins, 0), bits, w.emit(f"{ins.opcode} i{bits} {a}, {b}"))
+
+
+@instruction("not", "cnot")
+def _complement(w: Writer, ins: Instruction) -> None:
+    bits = last_type(w, ins).bits
+    value = w.bits(w.operand(ins, 1), bits)
+    if ins.opcode == "not":
+        w.write_bits(w.operand(ins, 0), bits, w.emit(f"xor i{bits} {value}, -1"))
+    else:
+        zero = w.emit(f"icmp eq i{bits} {value}, 0")
+        w.write_bits(w.operand(ins, 0), bits, w.emit(f"select i1 {zero}, i{bits} 1, i{bits} 0"))
+
+
+@instruction("lop3")
+def _lop3(w: Writer, ins: Instruction) -> None:
+    """Any function of three bits, given as its truth table."""
+    table = w.operand(ins, 4)
+    if not isinstance(table, Literal) or ins.has("BOOL"):
+        raise w.refuse(f"{ins}: unsupported")
+    inputs = [w.bits(w.operand(ins, at), 32) for at in (1, 2, 3)]
+    inverse = [w.emit(f"xor i32 {value}, -1") for value in inputs]
+    total = "0"
+    for row in range(8):
+        if table.value >> row & 1:
+            a, b, c = (inputs[at] if row >> (2 - at) & 1 else inverse[at] for at in range(3))
+            term = w.emit(f"and i32 {w.emit(f'and i32 {a}, {b}')}, {c}")
+            total = w.emit(f"or i32 {total}, {term}")
+    w.write_bits(w.operand(ins, 0), 32, total)
+
+
+@instruction("shl", "shr")
+def _shift(w: Writer, ins: Instruction) -> None:
+    """A shift by the width or more gives 0, or the sign; LLVM leaves that open."""
+    kind = last_type(w, ins)
+    bits = kind.bits
+    value, count = w.bits(w.operand(ins, 1), bits), w.bits(w.operand(ins, 2), 32)
+    large = w.emit(f"icmp uge i32 {count}, {bits}")
+    safe = w.emit(f"select i1 {large}, i32 {bits - 1}, i32 {count}")
+    amount = w.resize(safe, 32, bits)
+    if ins.opcode == "shr" and kind.is_signed:
+        result = w.emit(f"ashr i{bits} {value}, {amount}")
+    else:
+        shifted = w.emit(f"{'shl' if ins.opcode == 'shl' else 'lshr'} i{bits} {value}, {amount}")
+        result = w.emit(f"select i1 {large}, i{bits} 0, i{bits} {shifted}")
+    w.write(w.operand(ins, 0), kind, result)
+
+
+@instruction("shf")
+def _funnel(w: Writer, ins: Instruction) -> None:
+    low, high = w.bits(w.operand(ins, 1), 32), w.bits(w.operand(ins, 2), 32)
+    count = w.bits(w.operand(ins, 3), 32)
+    if ins.has("wrap"):
+        count = w.emit(f"and i32 {count}, 31")
+    else:
+        count = w.intrinsic("llvm.umin.i32", "i32", ("i32", count), ("i32", "32"))
+    both = w.emit(f"or i64 {w.emit(f'shl i64 {w.resize(high, 32, 64)}, 32')}, {w.resize(low, 32, 64)}")
+    amount = w.resize(count, 32, 64)
+    if ins.has("l"):
+        shifted = w.emit(f"lshr i64 {w.emit(f'shl i64 {both}, {amount}')}, 32")
+    else:
+        shifted = w.emit(f"lshr i64 {both}, {amount}")
+    w.write_bits(w.operand(ins, 0), 32, w.resize(shifted, 64, 32))
+
+
+@instruction("setp", "set")
+def _compare(w: Writer, ins: Instruction) -> None:
+    kinds = types(ins)
+    if not kinds or not ins.modifiers:
+        raise w.wrong(f"{ins}: no type")
+    kind = kinds[-1]
+    if kind.lanes == 2:
+        raise w.refuse(f"{ins}: unsupported")
+    table = _FLOAT if kind.is_float else _SIGNED if kind.is_signed else _UNSIGNED
+    condition = table.get(ins.modifiers[0])
+    if condition is None:
+        raise w.wrong(f"{ins}: unknown comparison")
+    a, b = w.read(w.operand(ins, 1), kind), w.read(w.operand(ins, 2), kind)
+    result = w.emit(f"{'fcmp' if kind.is_float else 'icmp'} {condition} {llvm_type(kind)} {a}, {b}")
+    combine = next((part for part in ins.modifiers if part in ("and", "or", "xor")), None)
+    inverse = w.emit(f"xor i1 {result}, true")
+    if combine:
+        other = w.bits(w.operand(ins, 3), 1)
+        result = w.emit(f"{combine} i1 {result}, {other}")
+        inverse = w.emit(f"{combine} i1 {inverse}, {other}")
+    target = w.operand(ins, 0)
+    if ins.opcode == "set":
+        _write_truth(w, target if isinstance(target, Name) else Name("_"), kinds[0], result)
+        return
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+    w.write_bits(first, 1, result)
+    if second is not None:
+        w.write_bits(second, 1, inverse)
+
+
+def _write_truth(w: Writer, target: Name, kind: Type, truth: str) -> None:
+    if kind.is_float:
+        llvm = llvm_type(kind)
+        w.write(target, kind, w.emit(f"select i1 {truth}, {llvm} 1.0, {llvm} 0.0"))
+    else:
+        w.write(target, kind, w.emit(f"select i1 {truth}, i{kind.bits} -1, i{kind.bits} 0"))
+
+
+@instruction("selp")
+def _select(w: Writer, ins: Instruction) -> None:
+    bits = last_type(w, ins).bits
+    a, b = w.bits(w.operand(ins, 1), bits), w.bits(w.operand(ins, 2), bits)
+    chosen = w.emit(f"select i1 {w.bits(w.operand(ins, 3), 1)}, i{bits} {a}, i{bits} {b}")
+    w.write_bits(w.operand(ins, 0), bits, chosen)
+
+
+@instruction("slct")
+def _select_by_sign(w: Writer, ins: Instruction) -> None:
+    kinds = types(ins)
+    if len(kinds) != 2:
+        raise w.wrong(f"{ins}: two types needed")
+    bits = kinds[0].bits
+    a, b, c = (
+        w.bits(w.operand(ins, 1), bits),
+        w.bits(w.operand(ins, 2), bits),
+        w.read(w.operand(ins, 3), kinds[1]),
+    )
+    test = f"fcmp oge float {c}, 0.0" if kinds[1].is_float else f"icmp sge i32 {c}, 0"
+    w.write_bits(w.operand(ins, 0), bits, w.emit(f"select i1 {w.emit(test)}, i{bits} {a}, i{bits} {b}"))
+
+
+@instruction("popc")
+def _popc(w: Writer, ins: Instruction) -> None:
+    kind = last_type(w, ins)
+    count = w.math("ctpop", kind, w.bits(w.operand(ins, 1), kind.bits))
+    w.write_bits(w.operand(ins, 0), 32, w.resize(count, kind.bits, 32))
+
+
+def _leading_zeros(w: Writer, value: str, bits: int) -> str:
+    count = w.intrinsic(f"llvm.ctlz.i{bits}", f"i{bits}", (f"i{bits}", value), ("i1", "false"))
+    return w.resize(count, bits, 32)
+
+
+@instruction("clz")
+def _clz(w: Writer, ins: Instruction) -> None:
+    bits = last_type(w, ins).bits
+    w.write_bits(w.operand(ins, 0), 32, _leading_zeros(w, w.bits(w.operand(ins, 1), bits), bits))
+
+
+@instruction("bfind")
+def _bfind(w: Writer, ins: Instruction) -> None:
+    kind = last_type(w, ins)
+    bits = kind.bits
+    value = w.bits(w.operand(ins, 1), bits)
+    if kind.is_signed:
+        value = w.emit(f"xor i{bits} {value}, {w.emit(f'ashr i{bits} {value}, {bits - 1}')}")
+    zeros = _leading_zeros(w, value, bits)
+    place = zeros if ins.has("shiftamt") else w.emit(f"sub i32 {bits - 1}, {zeros}")
+    none = w.emit(f"icmp eq i{bits} {value}, 0")
+    w.write_bits(w.operand(ins, 0), 32, w.emit(f"select i1 {none}, i32 -1, i32 {place}"))
+
+
+@instruction("brev")
+def _brev(w: Writer, ins: Instruction) -> None:
+    kind = last_type(w, ins)
+    w.write_bits(w.operand(ins, 0), kind.bits, w.math("bitreverse", kind, w.bits(w.operand(ins, 1), kind.bits)))
+
+
+@instruction("bfe")
+def _extract(w: Writer, ins: Instruction) -> None:
+    """Bits [position, position+length) moved down; beyond the top the value's own sign or zeros appear."""
+    kind = last_type(w, ins)
+    bits = kind.bits
+    value = w.bits(w.operand(ins, 1), bits)
+    position, length = (w.emit(f"and i32 {w.bits(w.operand(ins, at), 32)}, 255") for at in (2, 3))
+    # In twice the width, with the position held to the width, no shift is one that LLVM leaves open.
+    double = bits * 2
+    position, length = (
+        w.resize(w.intrinsic("llvm.umin.i32", "i32", ("i32", each), ("i32", str(bits))), 32, double)
+        for each in (position, length)
+    )
+    shift = "ashr" if kind.is_signed else "lshr"
+    down = w.emit(f"{shift} i{double} {w.resize(value, bits, double, signed=kind.is_signed)}, {position}")
+    # Left until the field's top bit is the top bit, and back: that cuts the field and spreads its sign.
+    gap = w.emit(f"sub i{double} {double}, {length}")
+    none = w.emit(f"icmp eq i{double} {length}, 0")
+    gap = w.emit(f"select i1 {none}, i{double} {bits}, i{double} {gap}")
+    cut = w.emit(f"{shift} i{double} {w.emit(f'shl i{double} {down}, {gap}')}, {gap}")
+    result = w.emit(f"select i1 {none}, i{double} 0, i{double} {cut}")
+    w.write(w.operand(ins, 0), kind, w.resize(result, double, bits))
+
+
+@instruction("bfi")
+def _insert(w: Writer, ins: Instruction) -> None:
+    bits = last_type(w, ins).bits
+    a, b = w.bits(w.operand(ins, 1), bits), w.bits(w.operand(ins, 2), bits)
+    mask = _mask(w, w.bits(w.operand(ins, 3), 32), w.bits(w.operand(ins, 4), 32), bits)
+    position = w.emit(f"and i32 {w.bits(w.operand(ins, 3), 32)}, 255")
+    safe = w.resize(w.intrinsic("llvm.umin.i32", "i32", ("i32", position), ("i32", str(bits - 1))), 32, bits)
+    inserted = w.emit(f"and i{bits} {w.emit(f'shl i{bits} {a}, {safe}')}, {mask}")
+    kept = w.emit(f"and i{bits} {b}, {w.emit(f'xor i{bits} {mask}, -1')}")
+    w.write_bits(w.operand(ins, 0), bits, w.emit(f"or i{bits} {kept}, {inserted}"))
+
+
+@instruction("bmsk")
+def _bit_mask(w: Writer, ins: Instruction) -> None:
+    mask = _mask(w, w.bits(w.operand(ins, 1), 32), w.bits(w.operand(ins, 2), 32), 32)
+    w.write_bits(w.operand(ins, 0), 32, mask)
+
+
+def _mask(w: Writer, position: str, length: str, bits: int) -> str:
+    """`length` ones from `position` up, in twice the width so that no shift is too large."""
+    double = bits * 2
+    position, length = (w.emit(f"and i32 {value}, 255") for value in (position, length))
+    position, length = (
+        w.resize(w.intrinsic("llvm.umin.i32", "i32", ("i32", value), ("i32", str(bits))), 32, double)
+        for value in (position, length)
+    )
+    ones = w.emit(f"sub i{double} {w.emit(f'shl i{double} 1, {length}')}, 1")
+    return w.resize(w.emit(f"shl i{double} {ones}, {position}"), double, bits)
+
+
+@instruction("prmt")
+def _permute(w: Writer, ins: Instruction) -> None:
+    """Each of four result bytes is one of eight, or its sign spread over the byte."""
+    if ins.modifiers != ("b32",):
+        raise w.refuse(f"{ins}: unsupported")
+    a, b, chooser = (w.bits(w.operand(ins, at), 32) for at in (1, 2, 3))
+    both = w.emit(f"or i64 {w.emit(f'shl i64 {w.resize(b, 32, 64)}, 32')}, {w.resize(a, 32, 64)}")
+    total = "0"
+    for byte in range(4):
+        nibble = w.emit(f"lshr i32 {chooser}, {4 * byte}")
+        shift = w.resize(w.emit(f"shl i32 {w.emit(f'and i32 {nibble}, 7')}, 3"), 32, 64)
+        value = w.resize(w.emit(f"lshr i64 {both}, {shift}"), 64, 8)
+        spread = w.emit(f"icmp ne i32 {w.emit(f'and i32 {nibble}, 8')}, 0")
+        value = w.emit(f"select i1 {spread}, i8 {w.emit(f'ashr i8 {value}, 7')}, i8 {value}")
+        total = w.emit(f"or i32 {total}, {w.emit(f'shl i32 {w.resize(value, 8, 32)}, {8 * byte}')}")
+    w.write_bits(w.operand(ins, 0), 32, total)

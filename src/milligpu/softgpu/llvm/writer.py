@@ -1,0 +1,333 @@
+"""One function on its way to LLVM IR: names, scopes, blocks, and reading and writing operands by type."""
+
+from dataclasses import dataclass, field
+
+from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
+from milligpu.softgpu.ptx.syntax import (
+    Address,
+    Function,
+    Instruction,
+    Literal,
+    Module,
+    Name,
+    Negated,
+    Operand,
+    Sum,
+    Variable,
+)
+from milligpu.softgpu.ptx.types import B32, Kind, Type
+
+# What every function receives: see `native/softgpu/abi.h`.
+ENVIRONMENT = ("ptr %block", "ptr %mem", "i32 %tidx", "i32 %tidy", "i32 %tidz", "i32 %linear", "ptr %fiber")
+ENVIRONMENT_VALUES = ", ".join(ENVIRONMENT)
+
+# Stands for the size of all static shared variables, behind which the extern ones begin; known at the end.
+STATIC_SHARED = "$STATIC_SHARED$"
+
+
+def llvm_type(kind: Type) -> str:
+    """The LLVM type that arithmetic on this type uses; a bf16 is computed as an f32."""
+    if kind.kind is Kind.BFLOAT:
+        return "float" if kind.lanes == 1 else "<2 x float>"
+    if kind.kind is Kind.FLOAT:
+        return "<2 x half>" if kind.lanes == 2 else {16: "half", 32: "float", 64: "double"}[kind.bits]
+    return f"i{kind.bits}"
+
+
+def suffix(kind: Type) -> str:
+    """How an overloaded intrinsic names this type."""
+    if kind.lanes == 2:
+        return "v2f32" if kind.kind is Kind.BFLOAT else "v2f16"
+    if kind.is_float:
+        return "f32" if kind.kind is Kind.BFLOAT else f"f{kind.bits}"
+    return f"i{kind.bits}"
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all functions of a module share while they are written."""
+
+    module: Module
+    shared_offsets: dict[str, int] = field(default_factory=dict[str, int])
+    shared_size: int = 0
+    intrinsics: dict[str, str] = field(default_factory=dict[str, str])
+
+    def place_shared(self, variable: Variable) -> None:
+        """Give a shared variable its offset in the block's window; extern arrays come behind all others."""
+        if variable.size:
+            offset = -(-self.shared_size // variable.align) * variable.align
+            self.shared_offsets[variable.name] = offset
+            self.shared_size = offset + variable.size
+        else:
+            self.shared_offsets[variable.name] = -1
+
+
+@dataclass(slots=True)
+class Scope:
+    """Names between two braces."""
+
+    registers: dict[str, Type] = field(default_factory=dict[str, Type])
+    slots: dict[str, str] = field(default_factory=dict[str, str])
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    """Local and parameter variables: name to the LLVM pointer."""
+
+
+class Writer:
+    """Collects the lines of one function."""
+
+    def __init__(self, shared: Shared, function: Function) -> None:
+        self.shared = shared
+        self.function = function
+        self.lines: list[str] = []
+        self.slots: list[str] = []
+        self.scopes = [Scope()]
+        self.needs_fibers = False
+        self.calls: set[str] = set()
+        self.shared_used: set[str] = set()
+        self.indirect_calls = False
+        self.local_bytes = 0
+        self.line = function.line
+        self._names = 0
+
+    # Lines and names.
+
+    def fresh(self, stem: str = "v") -> str:
+        """A new SSA name."""
+        self._names += 1
+        return f"%{stem}{self._names}"
+
+    def emit(self, text: str) -> str:
+        """Append `%new = text`."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def do(self, text: str) -> None:
+        """Append an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def begin(self, label: str) -> None:
+        """Start a basic block; what came before falls through into it."""
+        self.lines.append(f"  br label %{label}")
+        self.lines.append(f"{label}:")
+
+    def block_name(self, stem: str) -> str:
+        """A new label."""
+        return self.fresh(stem)[1:]
+
+    def intrinsic(self, name: str, result: str, *arguments: tuple[str, str]) -> str:
+        """Call an intrinsic or runtime function, declaring it on the way."""
+        types = ", ".join(kind for kind, _ in arguments)
+        self.shared.intrinsics[name] = f"declare {result} @{name}({types})"
+        call = f"call {result} @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})"
+        if result == "void":
+            self.do(call)
+            return ""
+        return self.emit(call)
+
+    def math(self, name: str, kind: Type, *values: str) -> str:
+        """Call `llvm.NAME` on values of one type."""
+        llvm = llvm_type(kind)
+        return self.intrinsic(f"llvm.{name}.{suffix(kind)}", llvm, *((llvm, value) for value in values))
+
+    def refuse(self, problem: str) -> UnsupportedPtx:
+        """The error for what we have no translation for."""
+        return UnsupportedPtx(self.line, problem)
+
+    def wrong(self, problem: str) -> BadPtx:
+        """The error for what has no meaning."""
+        return BadPtx(self.line, problem)
+
+    # Names to places.
+
+    def register(self, name: str) -> Type | None:
+        """The declared type of a register, or None if this is no register."""
+        for scope in reversed(self.scopes):
+            if name in scope.registers:
+                return scope.registers[name]
+        return None
+
+    def slot(self, name: str) -> tuple[str, Type]:
+        """Where a register lives."""
+        for scope in reversed(self.scopes):
+            kind = scope.registers.get(name)
+            if kind is None:
+                continue
+            if name not in scope.slots:
+                scope.slots[name] = self.fresh("r")
+                self.slots.append(f"  {scope.slots[name]} = alloca i{kind.bits}")
+                self.slots.append(f"  store i{kind.bits} 0, ptr {scope.slots[name]}")
+            return scope.slots[name], kind
+        raise self.wrong(f"unknown register {name}")
+
+    def pointer_to(self, name: str) -> str | None:
+        """The LLVM pointer of a parameter, local or module variable; shared ones have only an offset."""
+        for scope in reversed(self.scopes):
+            if name in scope.variables:
+                return scope.variables[name]
+        variable = self.shared.module.variables.get(name)
+        if variable is not None and variable.space != "shared":
+            return f'@"{name}"'
+        if name in self.shared.module.functions:
+            return f'@"f.{name}"'
+        return None
+
+    def address_of(self, name: str) -> str:
+        """The address of a symbol as an i64: a window offset for shared variables."""
+        if name in self.shared.shared_offsets:
+            offset = self.shared.shared_offsets[name]
+            self.shared_used.add(name)
+            return str(offset) if offset >= 0 else STATIC_SHARED
+        pointer = self.pointer_to(name)
+        if pointer is None:
+            raise self.wrong(f"unknown symbol {name}")
+        if pointer.startswith('@"f.') and name in self.shared.module.functions:
+            self.calls.add(name)
+        return self.emit(f"ptrtoint ptr {pointer} to i64")
+
+    # Reading.
+
+    def bits(self, operand: Operand, width: int) -> str:
+        """An operand as an integer of this width."""
+        match operand:
+            case Literal():
+                return self._literal(operand, width)
+            case Negated("!", name):
+                value = self.bits(name, width)
+                return self.emit(f"icmp eq i1 {value}, 0") if width == 1 else self.emit(f"xor i{width} {value}, -1")
+            case Negated(_, name):
+                return self.emit(f"sub i{width} 0, {self.bits(name, width)}")
+            case Sum(name, offset):
+                return self.resize(self.emit(f"add i64 {self.address_of(name.text)}, {offset}"), 64, width)
+            case Name(text):
+                return self._named(text, width)
+            case _:
+                raise self.wrong(f"operand of the wrong form in {operand}")
+
+    def _named(self, text: str, width: int) -> str:
+        kind = self.register(text)
+        if kind is not None:
+            slot, kind = self.slot(text)
+            return self.resize(self.emit(f"load i{kind.bits}, ptr {slot}"), kind.bits, width)
+        if text[0] == "%" or text == "WARP_SZ":
+            from milligpu.softgpu.llvm.special import special  # noqa: PLC0415 - the two know each other
+
+            value, bits = special(self, text)
+            return self.resize(value, bits, width)
+        return self.resize(self.address_of(text), 64, width)
+
+    def _literal(self, literal: Literal, width: int) -> str:
+        if literal.form == "int":
+            value = literal.value & ((1 << width) - 1)
+            return str(value)
+        bits = 32 if literal.form == "f32" else 64
+        sign = literal.value < 0
+        value = abs(literal.value) | (1 << (bits - 1) if sign else 0)
+        if bits == width:
+            return str(value)
+        if width not in (16, 32, 64):
+            raise self.wrong("a float constant where an integer is expected")
+        names = {16: "half", 32: "float", 64: "double"}
+        wide = self.emit(f"bitcast i{bits} {value} to {names[bits]}")
+        cast = self.emit(f"{'fpext' if width > bits else 'fptrunc'} {names[bits]} {wide} to {names[width]}")
+        return self.emit(f"bitcast {names[width]} {cast} to i{width}")
+
+    def resize(self, value: str, have: int, want: int, *, signed: bool = False) -> str:
+        """An integer in another width."""
+        if have == want:
+            return value
+        if want == 1:
+            return self.emit(f"icmp ne i{have} {value}, 0")
+        word = "trunc" if have > want else "sext" if signed else "zext"
+        return self.emit(f"{word} i{have} {value} to i{want}")
+
+    def read(self, operand: Operand, kind: Type) -> str:
+        """An operand as a value of this type."""
+        value = self.bits(operand, kind.bits)
+        return self.from_bits(value, kind)
+
+    def from_bits(self, value: str, kind: Type) -> str:
+        """Bits as a value of the type that arithmetic uses."""
+        if not kind.is_float:
+            return value
+        if kind.kind is Kind.FLOAT:
+            return self.emit(f"bitcast i{kind.bits} {value} to {llvm_type(kind)}")
+        if kind.lanes == 1:
+            high = self.emit(f"shl i32 {self.resize(value, 16, 32)}, 16")
+            return self.emit(f"bitcast i32 {high} to float")
+        low = self.emit(f"bitcast i32 {self.emit(f'shl i32 {value}, 16')} to float")
+        high = self.emit(f"bitcast i32 {self.emit(f'and i32 {value}, -65536')} to float")
+        first = self.emit(f"insertelement <2 x float> undef, float {low}, i32 0")
+        return self.emit(f"insertelement <2 x float> {first}, float {high}, i32 1")
+
+    def to_bits(self, value: str, kind: Type) -> str:
+        """The reverse of `from_bits`; a bf16 is rounded to nearest, ties to even."""
+        if not kind.is_float:
+            return value
+        if kind.kind is Kind.FLOAT:
+            return self.emit(f"bitcast {llvm_type(kind)} {value} to i{kind.bits}")
+        if kind.lanes == 1:
+            return self._round_bfloat(value)
+        halves = [
+            self._round_bfloat(self.emit(f"extractelement <2 x float> {value}, i32 {lane}")) for lane in (0, 1)
+        ]
+        low, high = (self.emit(f"zext i16 {half} to i32") for half in halves)
+        return self.emit(f"or i32 {low}, {self.emit(f'shl i32 {high}, 16')}")
+
+    def _round_bfloat(self, value: str) -> str:
+        bits = self.emit(f"bitcast float {value} to i32")
+        odd = self.emit(f"and i32 {self.emit(f'lshr i32 {bits}, 16')}, 1")
+        rounded = self.emit(f"add i32 {self.emit(f'add i32 {bits}, 32767')}, {odd}")
+        nan = self.emit(f"fcmp uno float {value}, 0.0")
+        chosen = self.emit(f"select i1 {nan}, i32 2147418112, i32 {rounded}")
+        return self.emit(f"trunc i32 {self.emit(f'lshr i32 {chosen}, 16')} to i16")
+
+    # Writing.
+
+    def write(self, operand: Operand, kind: Type, value: str) -> None:
+        """Store a value of this type; a wider register receives it extended, as PTX says."""
+        self.write_bits(operand, kind.bits, self.to_bits(value, kind), signed=kind.is_signed)
+
+    def write_bits(self, operand: Operand, width: int, value: str, *, signed: bool = False) -> None:
+        """Store an integer."""
+        if not isinstance(operand, Name):
+            raise self.wrong("the destination is not a register")
+        if operand.text == "_":
+            return
+        slot, kind = self.slot(operand.text)
+        self.do(f"store i{kind.bits} {self.resize(value, width, kind.bits, signed=signed)}, ptr {slot}")
+
+    # Memory.
+
+    def pointer(self, operand: Operand, space: str) -> str:
+        """The LLVM pointer of `[base+offset]` in a state space."""
+        if not isinstance(operand, Address):
+            raise self.wrong("expected an address")
+        base = operand.base
+        if isinstance(base, Name) and self.register(base.text) is None:
+            if base.text in self.shared.shared_offsets:
+                space = "shared"
+            else:
+                pointer = self.pointer_to(base.text)
+                if pointer is None:
+                    raise self.wrong(f"unknown symbol {base.text}")
+                return self.emit(f"getelementptr i8, ptr {pointer}, i64 {operand.offset}")
+        if space == "shared":
+            at = self.address_of(base.text) if isinstance(base, Name) and self.register(base.text) is None else ""
+            low = self.resize(at, 64, 32) if at else self.bits(base, 32)
+            total = self.emit(f"add i32 {low}, {operand.offset}") if operand.offset else low
+            wide = self.emit(f"zext i32 {total} to i64")
+            return self.emit(f"getelementptr i8, ptr %shared, i64 {wide}")
+        address = self.bits(base, 64)
+        pointer = self.emit(f"getelementptr i8, ptr %mem, i64 {address}")
+        return self.emit(f"getelementptr i8, ptr {pointer}, i64 {operand.offset}") if operand.offset else pointer
+
+    def operand(self, instruction: Instruction, index: int) -> Operand:
+        """The operand at this place, or the error that it is missing."""
+        if index >= len(instruction.operands):
+            raise self.wrong(f"{instruction}: too few operands")
+        return instruction.operands[index]
+
+    def warp_word(self, operand: Operand) -> str:
+        """A 32-bit operand of a warp instruction."""
+        return self.bits(operand, B32.bits)

@@ -1,0 +1,20 @@
+"""How a module is refused: with the line, as the driver's JIT log shows it."""
+
+from milligpu.model.errors import MilligpuError
+
+
+class BadPtx(MilligpuError):
+    """The text is not PTX, or uses something that this compiler does not know."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(f"line {line}: {problem}")
+        self.line = line
+        self.problem = problem
+
+
+class UnsupportedVersion(BadPtx):
+    """PTX of a version whose meaning this compiler cannot know."""
+
+
+class UnsupportedPtx(BadPtx):
+    """Sound PTX that this compiler has no translation for; names the instruction."""

@@ -1,0 +1,60 @@
+"""The scalar types of PTX.
+
+A register has only a width that matters; what its bits mean is decided by each instruction. So a type here is a
+width and a kind, and the kind is consulted per operand.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """How the bits of a value read."""
+
+    PREDICATE = "predicate"
+    BITS = "bits"
+    UNSIGNED = "unsigned"
+    SIGNED = "signed"
+    FLOAT = "float"
+    BFLOAT = "bfloat"
+    """The upper half of an f32; arithmetic on it is done in f32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """One scalar type, or a packed pair of halves."""
+
+    name: str
+    kind: Kind
+    bits: int
+    lanes: int = 1
+
+    @property
+    def is_float(self) -> bool:
+        """Whether arithmetic on it rounds."""
+        return self.kind in (Kind.FLOAT, Kind.BFLOAT)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether widening copies the sign."""
+        return self.kind is Kind.SIGNED
+
+    @property
+    def bytes(self) -> int:
+        """Its size in memory; a predicate takes one byte."""
+        return max(1, self.bits // 8)
+
+
+def _table() -> dict[str, Type]:
+    types = [Type("pred", Kind.PREDICATE, 1), Type("b128", Kind.BITS, 128), Type("tf32", Kind.FLOAT, 32)]
+    for letter, kind in (("b", Kind.BITS), ("u", Kind.UNSIGNED), ("s", Kind.SIGNED)):
+        types += [Type(f"{letter}{bits}", kind, bits) for bits in (8, 16, 32, 64)]
+    types += [Type(f"f{bits}", Kind.FLOAT, bits) for bits in (16, 32, 64)]
+    types += [Type("bf16", Kind.BFLOAT, 16)]
+    types += [Type("f16x2", Kind.FLOAT, 32, 2), Type("bf16x2", Kind.BFLOAT, 32, 2)]
+    return {each.name: each for each in types}
+
+
+TYPES = _table()
+PRED, B8, B16, B32, B64 = (TYPES[name] for name in ("pred", "b8", "b16", "b32", "b64"))
+U32, S32, U64, F16, F32, F64 = (TYPES[name] for name in ("u32", "s32", "u64", "f16", "f32", "f64"))

@@ -1,0 +1,62 @@
+"""What the driver library and the daemon say to each other: mirrors `native/softgpu/wire.h`."""
+
+import struct
+from enum import IntEnum
+
+from milligpu.softgpu.account import Account
+
+VERSION = 1
+REQUEST = struct.Struct("<II")
+REPLY = struct.Struct("<II")
+AMOUNT = struct.Struct("<Q")
+MEMORY = struct.Struct("<QQ")
+HELLO = struct.Struct("<I")
+DEVICE = struct.Struct("<64s16sQ12I")
+assert DEVICE.size == 136  # mirrored by a static assertion in wire.h
+
+# The largest PTX module we read: some hundred times what compilers make of one source file.
+LARGEST_BODY = 256 << 20
+
+
+class Kind(IntEnum):
+    """What is asked."""
+
+    HELLO = 1
+    RESERVE = 2
+    RELEASE = 3
+    MEMORY = 4
+    CONTEXT_OPEN = 5
+    CONTEXT_CLOSE = 6
+    COMPILE = 7
+
+
+class Status(IntEnum):
+    """The answers, which are the driver API's own error codes."""
+
+    SUCCESS = 0
+    INVALID_VALUE = 1
+    OUT_OF_MEMORY = 2
+    SYSTEM_DRIVER_MISMATCH = 803
+    INVALID_PTX = 218
+    UNSUPPORTED_PTX_VERSION = 222
+
+
+def device(account: Account) -> bytes:
+    """A card as the library needs to know it."""
+    model = account.model
+    return DEVICE.pack(
+        model.name.encode(),
+        account.uuid.bytes,
+        account.memory,
+        *model.capability,
+        model.multiprocessors,
+        model.threads_per_multiprocessor,
+        model.clock_khz,
+        model.memory_clock_khz,
+        model.bus_width,
+        model.l2_bytes,
+        model.shared_per_block,
+        model.shared_per_block_optin,
+        model.shared_per_multiprocessor,
+        account.index + 1,
+    )

@@ -1,0 +1,53 @@
+"""Unmodified programs: what they compute on the software GPU is what numpy computes."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.softgpu.conftest import Softgpu
+
+Client = Callable[..., dict[str, Any]]
+
+
+def test_cuda_c_kernels_compute_what_numpy_does(client: Client) -> None:
+    results = client("kernels.py")
+    assert len(results) > 10
+    assert {name: result for name, result in results.items() if result != "ok"} == {}
+
+
+def test_streams_events_graphs_and_callbacks_keep_their_order(client: Client) -> None:
+    results = client("streams.py", "--devices", "2", "--memory", "1Gi")
+    assert len(results) > 10
+    assert {name for name, good in results.items() if not good} == set()
+
+
+def test_libraries_pools_extended_launches_and_rectangles(client: Client) -> None:
+    results = client("libraries.py", "--memory", "1Gi")
+    assert len(results) > 7
+    assert {name for name, good in results.items() if not good} == set()
+
+
+def test_tinygrads_operations_compute_what_numpys_do(client: Client) -> None:
+    results = client("sweep.py")
+    assert len(results) > 90
+    assert {name: result for name, result in results.items() if result != "ok"} == {}
+
+
+def test_tensor_core_products_of_all_shapes_that_tinygrad_emits(client: Client) -> None:
+    results = client("products.py")
+    assert set(results) == {"m16n8k16 f16 f32", "m16n8k16 f16 f16", "m16n8k16 bf16 f32", "m16n8k8 f16 f32",
+                            "m16n8k8 f16 f16", "m16n8k8 tf32 f32"}  # fmt: skip
+    assert {name: result for name, result in results.items() if result != "ok"} == {}
+
+
+def test_tinygrad_trains_a_convolutional_network_in_a_graph(client: Client) -> None:
+    losses = client("convnet.py")["losses"]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_tinygrad_learns(softgpu: Softgpu) -> None:
+    done = softgpu("exec", "--memory", "4Gi", "--", sys.executable, Path("examples/softgpu/train.py"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "on CUDA" in done.stdout
+    assert float(done.stdout.split()[-1]) > 0.95

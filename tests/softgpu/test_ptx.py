@@ -1,0 +1,70 @@
+"""The translator: what it refuses, and that nothing makes it do worse than refuse."""
+
+import pytest
+
+from milligpu.softgpu.llvm.module import module_ir
+from milligpu.softgpu.llvm.table import HANDLERS
+from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
+from milligpu.softgpu.ptx.parse import parse
+from tests.softgpu.fuzz import fuzz
+
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
+
+
+def kernel(body: str) -> str:
+    registers = ".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<9>;"
+    return f"{HEAD}.visible .entry k(.param .u64 a) {{ {registers}\n{body}\nret; }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("frob.u32 %r1, %r2;", "unknown instruction frob.u32"),
+        ("add.u32 %r1, %q2, 1;", "unknown register %q2"),
+        ("add.u32 %r1;", "too few operands"),
+        ("add %r1, %r2, %r3;", "no type"),
+        ("bra NOWHERE;", "no label NOWHERE"),
+        ("ld.global.u32 %r1, %rd1;", "expected an address"),
+        ("ld.global.u32 %r1, [nothing];", "unknown symbol nothing"),
+        ("st.global.v2.u32 [%rd1], {%r1};", "expected 2 registers"),
+        ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%r1}, {%r2}, {%r3}, {%r4};", "unsupported"),
+        ("call nothing, (a);", "nothing, which has no body"),
+        ("add.u32 %r1, %r2, 0x;", "expected"),
+        ("L: L: ret;", "defined twice"),
+        ("mul.wide.u64 %rd1, %rd2, %rd3;", "no type of twice the width"),
+        ("add.u32 5, %r2, 1;", "destination is not a register"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(body: str, problem: str) -> None:
+    with pytest.raises(BadPtx, match=problem) as caught:
+        module_ir(parse(kernel(body)))
+    assert caught.value.line in (4, 5)
+
+
+def test_an_instruction_without_translation_is_told_from_wrong_text() -> None:
+    with pytest.raises(UnsupportedPtx):
+        module_ir(
+            parse(
+                kernel("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [a, {%f1, %f2}];".replace("[a, {%f1, %f2}]", "[a]"))
+            )
+        )
+
+
+def test_a_kernel_without_barriers_is_a_loop_and_one_with_them_is_not() -> None:
+    assert "x.loop" in module_ir(parse(kernel("add.u32 %r1, %r2, 1;")))
+    assert "x.loop" not in module_ir(parse(kernel("bar.sync 0;")))
+
+
+def test_a_barrier_inside_a_called_function_counts() -> None:
+    function = ".func f() { bar.sync 0; ret; }\n"
+    assert "x.loop" not in module_ir(parse(kernel("call f;").replace(HEAD, HEAD + function)))
+
+
+def test_instructions_of_every_group_are_there() -> None:
+    assert {"add", "fma", "cvt", "ld", "atom", "bra", "call", "bar", "shfl", "vote", "mma"} <= HANDLERS.keys()
+
+
+def test_no_mutation_of_a_module_does_worse_than_be_refused() -> None:
+    accepted, refused = fuzz(600, seed=5)
+    assert accepted > 10
+    assert refused > 100
