@@ -18,9 +18,12 @@ install: ## the program and its tools, into .venv
 	@$(UV) sync --frozen --quiet
 
 .PHONY: demo
-demo: install ## place a few fractional pods on a small fleet
+demo: install ## place a few fractional pods on a small fleet, and train on a GPU in software
 	@echo '$$ milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml'
 	@$(RUN) milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml
+	@echo
+	@echo '$$ milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py'
+	@$(RUN) milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py
 
 .PHONY: test
 test: install kubernetes ## all tests, those on a real Kubernetes included
