@@ -125,6 +125,21 @@ def test_up_status_env_and_down(softgpu: Softgpu) -> None:
     assert softgpu("status").returncode == 125
 
 
+def test_up_starts_again_where_a_killed_daemon_left_its_sockets(softgpu: Softgpu) -> None:
+    assert softgpu("up").returncode == 0
+    exports = softgpu("env").stdout
+    folder = Path(next(line for line in exports.splitlines() if "MILLIGPU_SOFTGPU" in line).split("'")[1])
+    os.kill(int((folder / "daemon.pid").read_text()), signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE
+    while softgpu("status").returncode == 0 and time.monotonic() < deadline:
+        pass
+    assert folder.exists()
+    assert softgpu("up").returncode == 0
+    assert softgpu("down").returncode == 0
+    assert not folder.exists()
+    assert softgpu("down").returncode == 125
+
+
 def test_a_daemon_that_dies_under_a_client_is_an_error_not_a_hang(softgpu: Softgpu) -> None:
     code = (
         PROBE

@@ -12,7 +12,15 @@ from milligpu.model.errors import BadRequest
 from milligpu.model.units import parse_size
 from milligpu.native import library
 from milligpu.softgpu.models import DEFAULT_MODEL, find_model
-from milligpu.softgpu.start import Fleet, Places, client_environment, read_state, start_daemon, stop_daemon
+from milligpu.softgpu.start import (
+    Fleet,
+    Places,
+    client_environment,
+    is_running,
+    read_state,
+    start_daemon,
+    stop_daemon,
+)
 
 # As many as the driver library looks for.
 _MOST_DEVICES = 16
@@ -80,7 +88,7 @@ def exec_(devices: int, memory: int | None, model: str, argv: tuple[str, ...]) -
 def up(devices: int, memory: int | None, model: str) -> None:
     """Start software GPUs that stay until `down`."""
     places = Places.from_env(os.environ)
-    if (places.folder / "control.sock").exists():
+    if is_running(places.folder):
         raise BadRequest(
             "softgpu", "up", "no software GPU yet", hint="end the running one with: milligpu softgpu down"
         )

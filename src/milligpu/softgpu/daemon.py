@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
     """Bind, go into the background, serve."""
     settings = Settings.from_arguments(arguments)
     cards = accounts(settings)
-    settings.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    settings.folder.mkdir(parents=True, exist_ok=True)
     listeners = [listen(settings.folder / f"gpu{card.index}.sock") for card in cards]
     control = listen(settings.folder / CONTROL)
     watched = os.pidfd_open(settings.watch) if settings.watch is not None else None

@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,8 +47,18 @@ class Fleet:
     memory: int | None
 
 
+def is_running(folder: Path) -> bool:
+    """Whether somebody answers there; what a daemon that was killed left behind does not count."""
+    try:
+        read_state(folder)
+    except Unavailable:
+        return False
+    return True
+
+
 def start_daemon(folder: Path, cache: Path, fleet: Fleet, *, watch: int | None = None) -> None:
     """Start the cards and return when they can be used; with `watch` they end with that process."""
+    shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "milligpu.softgpu.daemon", str(folder), "--cache", str(cache)]
     command += ["--devices", str(fleet.devices), "--model", fleet.model]
     if fleet.memory is not None:
@@ -56,6 +67,7 @@ def start_daemon(folder: Path, cache: Path, fleet: Fleet, *, watch: int | None =
         command += ["--watch", str(watch)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
+        shutil.rmtree(folder, ignore_errors=True)
         reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
         raise Unavailable(f"the software GPU did not start: {reason}", hint="pip install 'milligpu[softgpu]'")
 
@@ -90,12 +102,18 @@ def read_state(folder: Path) -> list[dict[str, Any]]:
 
 
 def stop_daemon(folder: Path) -> None:
-    """End the cards in `folder`; clients see a card that no longer answers."""
-    try:
-        pid = int((folder / PID_FILE).read_text())
-        watched = os.pidfd_open(pid)
-    except (OSError, ValueError):
-        raise Unavailable(f"no software GPU in {folder}") from None
+    """End the cards in `folder`; clients see a card that no longer answers.
+
+    Only a daemon that answers is signalled: the number that a dead one left may by now be another process's.
+    """
+    if not is_running(folder):
+        found = folder.exists()
+        shutil.rmtree(folder, ignore_errors=True)
+        if not found:
+            raise Unavailable(f"no software GPU in {folder}")
+        return
+    pid = int((folder / PID_FILE).read_text())
+    watched = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(watched, signal.SIGTERM)
         if not select.select([watched], [], [], _END_SECONDS)[0]:
