@@ -31,7 +31,7 @@ test: install kubernetes ## all tests, those on a real Kubernetes included
 
 .PHONY: test-fast
 test-fast: install ## the tests that need no Kubernetes; under two minutes
-	@$(RUN) pytest -m 'not e2e'
+	@$(RUN) pytest -m 'not e2e' -n $$(nproc) --dist worksteal -q
 
 .PHONY: lint
 lint: install ## style, types, import rules
