@@ -1,6 +1,7 @@
 """Quality of service: how a GPU's time is divided among those who share it."""
 
 from enum import StrEnum
+from typing import TypeVar
 
 from milligpu.model.errors import BadRequest
 from milligpu.model.units import parse_whole
@@ -19,10 +20,7 @@ class Policy(StrEnum):
 
 def parse_policy(field: str, value: object) -> Policy:
     """Read a policy's name."""
-    try:
-        return Policy(str(value))
-    except ValueError:
-        raise BadRequest(field, value, " or ".join(Policy)) from None
+    return _choice(field, value, Policy)
 
 
 PRIORITY_MIN = 0
@@ -51,7 +49,14 @@ class Strategy(StrEnum):
 
 def parse_strategy(field: str, value: object) -> Strategy:
     """Read a strategy's name."""
+    return _choice(field, value, Strategy)
+
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def _choice(field: str, value: object, kind: type[_E]) -> _E:
     try:
-        return Strategy(str(value))
+        return kind(str(value))
     except ValueError:
-        raise BadRequest(field, value, " or ".join(Strategy)) from None
+        raise BadRequest(field, value, " or ".join(kind)) from None
