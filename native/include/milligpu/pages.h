@@ -36,7 +36,8 @@ struct mg_gpu_limits {
     uint32_t slot_start_us;
     uint32_t slot_length_us;
     uint32_t policy;
-    uint32_t reserved[9];
+    uint32_t lease_flags; /* the arbiter's, too: lease/protocol.h */
+    uint32_t reserved[8];
 };
 
 struct mg_limits_page {
