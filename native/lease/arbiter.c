@@ -491,7 +491,7 @@ int arbiter_read(struct arbiter *arbiter, int number, struct arbiter_account acc
         struct lease_gpu *gpu = &tenant->cards[i]->gpu;
         int who = tenant->entries[i];
         struct lease_account *account = &gpu->accounts.of[who];
-        lease_touch(account, clock_now(), gpu->holder == who && !gpu->parked);
+        lease_gpu_settle(gpu, clock_now());
         accounts[i] = (struct arbiter_account){
             .charged = account->charged, .waited = account->waited, .throttled = account->throttled,
             .wanting = gpu->tenants[who].active, .holding = gpu->holder == who && !gpu->parked,

@@ -368,6 +368,11 @@ void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
     show_flags(gpu);
 }
 
+void lease_gpu_settle(struct lease_gpu *gpu, int64_t now) {
+    charge_until(gpu, now);
+    touch_all(gpu, now);
+}
+
 int64_t lease_gpu_due(const struct lease_gpu *gpu) {
     return earliest(gpu->silent_at, earliest(gpu->decide_at, gpu->retry_at));
 }

@@ -50,6 +50,9 @@ void lease_gpu_say(struct lease_gpu *gpu, int who, struct lease_member *member, 
                    int64_t now);
 void lease_gpu_leave(struct lease_gpu *gpu, int who, struct lease_member *member, int64_t now);
 
+/* Brings all accounts up to now, for whoever wants to read them. */
+void lease_gpu_settle(struct lease_gpu *gpu, int64_t now);
+
 /* When the next timer is due, or LEASE_NEVER; and doing what is due. */
 int64_t lease_gpu_due(const struct lease_gpu *gpu);
 void lease_gpu_timer(struct lease_gpu *gpu, int64_t now);

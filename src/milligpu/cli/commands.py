@@ -27,6 +27,11 @@ COMMANDS: dict[str, Entry] = {
         "Show which GPUs pods would get on a cluster, or why they would wait.",
         "milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml",
     ),
+    "scheduler": Entry(
+        "milligpu.cli.scheduler",
+        "Serve kube-scheduler, and write what a cluster needs for it.",
+        "milligpu scheduler serve --kubeconfig ~/.kube/config",
+    ),
     "simulate": Entry(
         "milligpu.cli.simulate",
         "Replay pods on a cluster and compare how much of its GPUs each policy allocates.",

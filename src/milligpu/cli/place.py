@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
+from milligpu import dialects
 from milligpu.cli.files import manifests
 from milligpu.cli.output import Format, format_option, show_data, show_table
-from milligpu.dialects import native
 from milligpu.dialects import pod as pods
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
@@ -66,7 +66,7 @@ def _pod(where: str, found: dict[str, Any]) -> PodRequest:
     if found["kind"] != "Pod":
         raise BadFormat(where, f"kind={found['kind']}: want Pod")
     try:
-        request = native.read(found)
+        request = dialects.read(found)
     except BadRequest as error:
         raise error.inside(where) from None
     if not request.wants_gpu:
