@@ -116,6 +116,17 @@ static int64_t say_idle(struct gate *gate, const struct lease *lease, int64_t no
     return INT64_MAX;
 }
 
+/* A program that waits for each result and then soon comes back: tells of the gap shortly before it. */
+static int64_t say_gap(struct gate *gate, const struct lease *lease, int64_t now) {
+    int64_t left = pace_left(&gate->work.pace, now);
+    if (gate->entering || gate->waiting || now >= lease->until || gate->work.pace.estimate < 2 * LEASE_OVERLAP_NS ||
+        !(lease->flags & LEASE_CONTENDED) || !pace_soon(&gate->gaps))
+        return INT64_MAX;
+    if (left > LEASE_OVERLAP_NS) return now + left - LEASE_OVERLAP_NS;
+    say(gate, LEASE_ACTIVE | LEASE_NEAR | LEASE_SOON, lease->generation, now);
+    return INT64_MAX;
+}
+
 /* ---- the keeper: one thread per GPU in use, which sees work end while the program does something else ---- */
 
 /* Sleeps by the page while there is work, else by the bell. Called and returns with the lock. */
@@ -133,21 +144,18 @@ static void keeper_sleep(struct gate *gate, const struct lease *lease, int64_t w
     gate->asleep = 0;
 }
 
-/* When some work should have ended; the longer it is overdue, the less often. */
-static int64_t next_look(const struct pace *pace, int64_t now) {
-    int64_t left = pace_left(pace, now), overdue = now - pace->since - pace->estimate;
-    if (!pace->pieces) return INT64_MAX;
-    if (overdue / 8 > left) left = overdue / 8;
-    return now + (left > STEP_NS ? left : STEP_NS);
-}
-
 static int64_t keeper_look(struct gate *gate, struct lease *lease) {
     int64_t now = clock_now();
     outstanding_look(&gate->work, now, 0);
     *lease = read_lease(gate, now);
     if (!gate->work.pace.pieces && !gate->entering && !gate->waiting) return say_idle(gate, lease, now);
-    if (!gate->work.pace.pieces && now < lease->until) return INT64_MAX; /* its threads see to it */
-    int64_t when = say_end(gate, lease, now), again = next_look(&gate->work.pace, now);
+    if (!gate->work.pace.pieces && now < lease->until) {
+        word_wake(generation_word(gate)); /* the work ended before the lease: whoever waits for its end may go on */
+        return INT64_MAX;
+    }
+    int64_t when = say_end(gate, lease, now), gap = say_gap(gate, lease, now);
+    int64_t again = pace_look_at(&gate->work.pace, now);
+    if (gap < again) again = gap;
     return when < again ? when : again;
 }
 

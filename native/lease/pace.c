@@ -46,12 +46,19 @@ int64_t pace_left(const struct pace *pace, int64_t now) {
     return pace->estimate - least(most(now - pace->since, 0), pace->oldest);
 }
 
+int64_t pace_look_at(const struct pace *pace, int64_t now) {
+    if (!pace->pieces) return INT64_MAX;
+    int64_t overdue = now - pace->since - pace->oldest;
+    return now + most(STEP, most(pace_left(pace, now), overdue / 8));
+}
+
 enum pace_verdict pace_gate(const struct pace *pace, int64_t now, int64_t until, unsigned flags, int64_t estimate,
                             int64_t *when) {
     *when = INT64_MAX;
     if (now >= until) return PACE_OUTSIDE;
     if (!pace->pieces) return PACE_GO;
     int64_t left = pace_left(pace, now);
+    *when = until;
     if (now + left >= until) return PACE_OUTSIDE;
     if (flags & LEASE_BESIDE_HIGHER) {
         if (left <= SLACK_LOW || left + estimate <= BOUND_LOW) return PACE_GO;

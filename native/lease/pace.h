@@ -26,7 +26,7 @@ struct pace_estimates {
 };
 
 int64_t pace_estimate(const struct pace_estimates *estimates, const void *key, uint64_t bytes);
-/* `count` pieces (or bytes) of this kind, estimated at `share` of the `estimated` total, took `measured` in all. */
+/* So many pieces (or bytes) of this kind took `measured` nanoseconds in all. */
 void pace_learn(struct pace_estimates *estimates, const void *key, uint64_t count, double measured);
 
 /* ---- what is outstanding ---- */
@@ -43,6 +43,9 @@ struct pace {
 
 /* How much longer the GPU will be busy with it. */
 int64_t pace_left(const struct pace *pace, int64_t now);
+
+/* When to look whether some of it ended: when it should have; the longer that is ago, the less often. */
+int64_t pace_look_at(const struct pace *pace, int64_t now);
 
 enum pace_verdict {
     PACE_GO,      /* launch */

@@ -16,7 +16,7 @@ enum lease_state {
     LEASE_ACTIVE = 1,  /* wants to launch, or has work on the GPU */
     LEASE_NEAR = 2,    /* what is left on the GPU ends within LEASE_OVERLAP */
     LEASE_DRAINED = 4, /* nothing is left on the GPU */
-    LEASE_SOON = 8,    /* not active, but back within a fraction of a millisecond: between two synchronous calls */
+    LEASE_SOON = 8,    /* between two synchronous calls, now or (active, near) in a moment: others may use the gap */
 };
 
 struct lease_message {

@@ -119,7 +119,6 @@ static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) 
         if (tenant->drained < tenant->active && !gpu->parked) gpu->draining = before;
         if (quiet) store_until(tenant, earliest(gpu->until, now));
         else announce(gpu, before, now);
-        gpu->accounts.of[before].admitted = gpu->accounts.of[before].demand;
     }
     gpu->parked = 0;
     gpu->holder = next;
@@ -162,8 +161,13 @@ static void decide(struct lease_gpu *gpu, int64_t now, int near) {
 
 /* ---- what tenants do ---- */
 
+/* What a tenant's time stamp is worth. */
+static int64_t believed(const struct lease_gpu *gpu, int64_t stamp, int64_t now) {
+    return latest(gpu->charge_from, earliest(now, latest(stamp, now - STAMP_REACH)));
+}
+
 static void on_drained(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
-    int64_t when = latest(gpu->charge_from, earliest(now, latest(stamp, now - STAMP_REACH)));
+    int64_t when = believed(gpu, stamp, now);
     charge_until(gpu, when);
     gpu->draining = -1;
     gpu->silent_at = LEASE_NEVER;
@@ -184,7 +188,6 @@ static void on_handback(struct lease_gpu *gpu, int64_t now) {
         if (next < 0) gpu->retry_at = retry;
         return;
     }
-    gpu->accounts.of[holder].admitted = 0;
     gpu->parked = 1;
     gpu->decide_at = gpu->silent_at = LEASE_NEVER;
     gpu->retry_at = retry;
@@ -192,16 +195,27 @@ static void on_handback(struct lease_gpu *gpu, int64_t now) {
     announce(gpu, holder, gpu->until);
 }
 
-/* The holder is between two synchronous calls: somebody else may use the gap, unless the holder is behind. */
-static void on_gap(struct lease_gpu *gpu, int64_t now) {
+static int choose_another(struct lease_gpu *gpu, int64_t now) {
     int64_t retry;
-    int holder = gpu->holder;
-    if (gpu->draining >= 0 || gpu->lender >= 0) return;
-    charge_until(gpu, now);
+    struct lease_account *mine = &gpu->accounts.of[gpu->holder];
+    uint32_t demand = mine->demand;
+    mine->demand = 0;
     int next = choose(gpu, now, 0, &retry);
+    mine->demand = demand;
+    return next;
+}
+
+/* The holder is, or soon will be, between two synchronous calls: somebody else may use the gap, unless the holder is
+ * behind. */
+static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
+    int holder = gpu->holder;
+    const struct lease_account *mine = &gpu->accounts.of[holder];
+    if (gpu->draining >= 0 || gpu->lender >= 0) return;
+    charge_until(gpu, mine->demand ? now : believed(gpu, stamp, now));
+    int next = choose_another(gpu, now);
     if (next < 0) return;
-    const struct lease_account *mine = &gpu->accounts.of[holder], *other = &gpu->accounts.of[next];
-    if ((other->virtual_time - mine->virtual_time) * mine->weight > LENDER_BEHIND) return;
+    if ((gpu->accounts.of[next].virtual_time - mine->virtual_time) * mine->weight > LENDER_BEHIND) return;
+    gpu->charge_from = now; /* the news took the rest of the time: nobody had the GPU */
     start_turn(gpu, next, now, 0);
     gpu->lender = holder;
 }
@@ -209,6 +223,7 @@ static void on_gap(struct lease_gpu *gpu, int64_t now) {
 static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
     int64_t retry;
     int holder = gpu->holder;
+    if (gpu->draining < 0) charge_until(gpu, now); /* whoever comes starts from where the others are now */
     lease_admit(&gpu->accounts, who, now);
     if (holder == who) return;
     if (holder < 0 || gpu->parked) {
@@ -217,15 +232,14 @@ static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
     }
     const struct lease_account *mine = &gpu->accounts.of[who], *other = &gpu->accounts.of[holder];
     if (gpu->lender == who) {
-        if (gpu->draining >= 0) charge_until(gpu, now), gpu->draining = -1;
         charge_until(gpu, now);
+        gpu->draining = -1;
         if ((mine->virtual_time - other->virtual_time) * mine->weight <= LENDER_BEHIND) end_soon(gpu, now, now);
         else gpu->lender = -1;
         return;
     }
     int higher = mine->priority > other->priority;
     if (!higher && (gpu->draining >= 0 || gpu->until - now <= 3 * LEASE_QUANTUM / 2)) return;
-    if (gpu->draining < 0) charge_until(gpu, now);
     int next = choose(gpu, now, 0, &retry);
     if (next == who && higher) {
         gpu->lender = -1;
@@ -288,16 +302,17 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
     lease_touch(account, now, gpu->holder == who && !gpu->parked);
     account->demand = !idle;
     if (!idle && !before) on_demand(gpu, who, now);
-    if (idle && gpu->holder != who && gpu->draining != who) account->admitted = 0;
+    if (idle) account->admitted = 0;
     if (gpu->draining == who && tenant->drained >= tenant->active) on_drained(gpu, stamp, now);
     if (gpu->holder != who) return;
     if (gpu->parked) {
         if (!idle) on_unpark(gpu, now);
     } else if (idle) {
-        if (state & LEASE_SOON) on_gap(gpu, now);
+        if (state & LEASE_SOON) on_gap(gpu, stamp, now);
         else on_handback(gpu, now);
     } else if (tenant->near >= tenant->active) {
-        decide(gpu, now, 1);
+        if (state & LEASE_SOON) on_gap(gpu, stamp, now);
+        else decide(gpu, now, 1);
     }
 }
 
@@ -383,3 +398,7 @@ void lease_gpu_timer(struct lease_gpu *gpu, int64_t now) {
     if (gpu->retry_at <= now) try_grant(gpu, now);
     show_flags(gpu);
 }
+
+/* For those who mirror the structures in another language. */
+const uint32_t lease_sizes[] = {sizeof(struct lease_account), sizeof(struct lease_tenant), sizeof(struct lease_gpu),
+                                sizeof(struct lease_member), sizeof(struct lease_message)};

@@ -1,7 +1,7 @@
 """The arbiter, which hands the lease of each GPU around among its tenants; its loop is native (`native/lease`).
 
-A tenant's limits page is its configuration: whoever changes it in place is heard within a heartbeat. What is left for
-calls is who there is, and what became of the time.
+A tenant's limits page is its configuration: whoever changes it in place is heard within a heartbeat. What is left
+for calls is who there is, and what became of the time.
 """
 
 import ctypes
