@@ -42,6 +42,11 @@ COMMANDS: dict[str, Entry] = {
         "Run a command with a share of a GPU of this machine.",
         "milligpu run -p 0.5 -- python examples/softgpu/train.py",
     ),
+    "scheduler": Entry(
+        "milligpu.cli.scheduler",
+        "Serve kube-scheduler, and write what a cluster needs for it.",
+        "milligpu scheduler serve --kubeconfig ~/.kube/config",
+    ),
     "simulate": Entry(
         "milligpu.cli.simulate",
         "Replay pods on a cluster and compare how much of its GPUs each policy allocates.",
