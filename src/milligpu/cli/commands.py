@@ -37,4 +37,9 @@ COMMANDS: dict[str, Entry] = {
         "Run CUDA programs on GPUs in software, without a GPU.",
         "milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py",
     ),
+    "translate": Entry(
+        "milligpu.cli.translate",
+        "Show what manifests of any dialect ask for here.",
+        "milligpu translate -f examples/dialects/hami.yaml",
+    ),
 }
