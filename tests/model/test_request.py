@@ -1,8 +1,11 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from milligpu.model.errors import BadRequest
-from milligpu.model.footprint import Demand, footprint
+from milligpu.model.footprint import Demand, footprint, held
 from milligpu.model.gpu import Gpu
+from milligpu.model.grant import GpuShare
 from milligpu.model.qos import Policy, parse_policy, parse_priority, parse_strategy
 from milligpu.model.request import ContainerRequest, Kind, ShareRequest, Slice
 from milligpu.model.units import Mib, Milli
@@ -134,3 +137,30 @@ def test_priorities_and_strategies_are_closed() -> None:
         parse_priority("p", 101)
     with pytest.raises(BadRequest, match="packing or best-fit"):
         parse_strategy("s", "tightest")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 300), st.integers(1, 4000), st.sampled_from(list(Kind))), min_size=1, max_size=6
+    )
+)
+def test_a_grant_takes_of_its_card_what_the_request_was_placed_with(parts: list[tuple[int, int, Kind]]) -> None:
+    # On one card, so that nothing needs a second: whatever the order, both formulas must agree.
+    card = Gpu("GPU-a", "V100", Mib(65536))
+    kept = sorted(parts, key=lambda part: part[2] is Kind.MAIN)
+    if sum(milli for milli, _, _ in kept) > 1000:
+        return
+    names = [f"c{number}" for number in range(len(kept))]
+    asked = [(name, share(milli, mib), kind) for name, (milli, mib, kind) in zip(names, kept, strict=True)]
+    granted = {
+        name: [GpuShare("GPU-a", Milli(milli), Mib(mib), Milli(1000))]
+        for name, (milli, mib, _) in zip(names, kept, strict=True)
+    }
+    kinds = {name: kind for name, (_, _, kind) in zip(names, kept, strict=True)}
+    assert held(granted, kinds, {"GPU-a": card}) == {"GPU-a": footprint(containers(*asked), card).demands[0]}
+
+
+def test_a_granted_whole_card_is_all_of_it() -> None:
+    assert held({"main": [GpuShare("GPU-v", whole=True)]}, {"main": Kind.MAIN}, {"GPU-v": HALF_CARD}) == {
+        "GPU-v": Demand(Milli(500), Mib(8192), whole=True)
+    }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from milligpu.model.gpu import Gpu
+from milligpu.model.grant import GpuShare
 from milligpu.model.qos import Policy
 from milligpu.model.request import ContainerRequest, Kind, Slice
 from milligpu.model.units import Mib, Milli
@@ -21,6 +22,9 @@ class Demand:
     milli: Milli
     mib: Mib
     whole: bool = False
+
+
+NOTHING = Demand(Milli(0), Mib(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +49,9 @@ class _Stage:
             if len(placed) == count:
                 break
             if number == len(self.gpus):
-                self.gpus.append(Demand(Milli(0), Mib(0)))
+                self.gpus.append(NOTHING)
             if self._takes(self.gpus[number], part):
-                now = self.gpus[number]
-                self.gpus[number] = Demand(
-                    Milli(now.milli + part.milli), Mib(now.mib + part.mib), now.whole or part.whole
-                )
+                self.gpus[number] = _plus(self.gpus[number], Demand(part.milli, part.mib, part.whole))
                 placed.append((number, part))
         return tuple(placed)
 
@@ -81,6 +82,41 @@ def footprint(containers: Iterable[ContainerRequest], gpu: Gpu, policy: Policy |
 
 def _larger(a: list[Demand], b: list[Demand]) -> list[Demand]:
     longest = max(len(a), len(b))
-    none = Demand(Milli(0), Mib(0))
-    pairs = zip(a + [none] * (longest - len(a)), b + [none] * (longest - len(b)), strict=True)
-    return [Demand(max(x.milli, y.milli), max(x.mib, y.mib), x.whole or y.whole) for x, y in pairs]
+    pairs = zip(a + [NOTHING] * (longest - len(a)), b + [NOTHING] * (longest - len(b)), strict=True)
+    return [_peak(x, y) for x, y in pairs]
+
+
+def held(
+    shares: Mapping[str, Iterable[GpuShare]], kinds: Mapping[str, Kind], cards: Mapping[str, Gpu]
+) -> dict[str, Demand]:
+    """What a grant takes of each card at its peak, by the same formula; a whole card is all of it.
+
+    `kinds` has the pod's containers in the order in which they start; one that it does not know counts as running
+    with all others. A card that is not among `cards` is counted by the grant's own numbers.
+    """
+    order = [name for name in kinds if name in shares] + [name for name in shares if name not in kinds]
+    running: dict[str, Demand] = {}
+    peak: dict[str, Demand] = {}
+    for name in order:
+        stage = dict(running)
+        for share in shares[name]:
+            stage[share.gpu] = _plus(stage.get(share.gpu, NOTHING), _demand(share, cards.get(share.gpu)))
+        for gpu, demand in stage.items():
+            peak[gpu] = _peak(peak.get(gpu, NOTHING), demand)
+        if kinds.get(name, Kind.MAIN) is not Kind.INIT:
+            running = stage
+    return peak
+
+
+def _demand(share: GpuShare, card: Gpu | None) -> Demand:
+    if share.whole and card is not None:
+        return Demand(card.milli, card.mib, whole=True)
+    return Demand(share.milli, share.mib, share.whole)
+
+
+def _plus(a: Demand, b: Demand) -> Demand:
+    return Demand(Milli(a.milli + b.milli), Mib(a.mib + b.mib), a.whole or b.whole)
+
+
+def _peak(a: Demand, b: Demand) -> Demand:
+    return Demand(max(a.milli, b.milli), max(a.mib, b.mib), a.whole or b.whole)
