@@ -38,6 +38,7 @@ static nvmlReturn_t pick(unsigned field, const struct card *card, const struct w
     case NVML_FI_DEV_POWER_CURRENT_LIMIT: *value = NUMBER(reading->power_limit); break;
     case NVML_FI_DEV_PERF_POLICY_POWER: *value = LONG(reading->slowed_power); break;
     case NVML_FI_DEV_PERF_POLICY_THERMAL: *value = LONG(reading->slowed_thermal); break;
+    case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: *value = NUMBER(reading->recovery); break;
     case NVML_FI_DEV_PCIE_REPLAY_COUNTER: *value = NUMBER(0); break;
     case NVML_FI_DEV_NVLINK_LINK_COUNT:
         if (!card->facts.link_version)

@@ -47,7 +47,7 @@ struct watch_reading {
     uint32_t clock_graphics, clock_memory, clock_video, performance_state;
     uint32_t pcie_sent, pcie_received; /* KB/s */
     uint32_t persistence, accounting;
-    uint32_t reserved;
+    uint32_t recovery; /* what NVML says must be done to a card before it is sound again */
 };
 _Static_assert(sizeof(struct watch_reading) == 136, "mirrors watch.py");
 

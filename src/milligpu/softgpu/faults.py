@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from milligpu.model.errors import BadRequest
 from milligpu.model.units import parse_whole
+from milligpu.model.xid import APPLICATION_XIDS
 
 # Numbers in NVIDIA's list end far below; NVML says 999 for one that it does not know.
 XID_MAX = 999
@@ -57,7 +58,7 @@ def parse_fault(raw: Mapping[str, object]) -> Fault:
         lost=raw.get("lost") is True,
     )
     if fault == Fault():
-        raise BadRequest("fault", "nothing", "at least one of --xid, --ecc, --temperature, --throttle, --lost, --clear")
+        raise BadRequest("fault", "nothing", "at least one of " + ", ".join(Fault.__dataclass_fields__))
     return fault
 
 
@@ -81,6 +82,8 @@ class Condition:
     temperature: int | None = None
     throttle: Throttle | None = None
     lost: bool = False
+    reset_needed: bool = False
+    """After an error that is the card's own; NVML has a field for it."""
     ecc_volatile: list[int] = field(default_factory=lambda: [0, 0])
     """Corrected and uncorrected, since the last reset."""
     ecc_aggregate: list[int] = field(default_factory=lambda: [0, 0])
@@ -91,7 +94,8 @@ class Condition:
         events: list[tuple[int, int]] = []
         if fault.clear:
             events += [(EVENT_LOOK, 0)] if self.lost else []
-            self.temperature, self.throttle, self.lost, self.ecc_volatile = None, None, False, [0, 0]
+            self.temperature, self.throttle, self.ecc_volatile = None, None, [0, 0]
+            self.lost = self.reset_needed = False
         if fault.temperature is not None:
             self.temperature = fault.temperature
         if fault.throttle is not None:
@@ -105,4 +109,6 @@ class Condition:
         if fault.lost:
             self.lost = True
             events += [(EVENT_XID, XID_LOST), (EVENT_LOOK, 0)]
+        if any(kind == EVENT_XID and data not in APPLICATION_XIDS for kind, data in events):
+            self.reset_needed = True
         return events

@@ -1,7 +1,7 @@
 """Which cards a machine has and how they lie to each other, from a few words or a file.
 
-`A100-40GB`, `A100-40GBx2,T4x2`, or a TOML file with `[[gpu]]` tables (model, count, memory, numa) and, where the usual
-layout is not wanted, `nvlink = [[0, 1, 4], …]`: that many links between two cards.
+`A100-40GB`, `A100-40GBx2,T4x2`, or a TOML file with `[[gpu]]` tables (model, count, memory, numa) and, where the
+usual layout is not wanted, `nvlink = [[0, 1, 4], …]`: that many links between two cards.
 """
 
 import re
@@ -19,8 +19,8 @@ from milligpu.softgpu.models import Model, find_model
 CARDS_MAX = 16
 NUMA_MAX = 7
 
-# The usual layout: pairs of cards behind one PCIe bridge, four cards at one processor, and NVLink from each to each of
-# four; more are joined by switches, where the model has them.
+# The usual layout: pairs of cards behind one PCIe bridge, four cards at one processor, and NVLink from each to each
+# of four; more are joined by switches, where the model has them.
 _BRIDGE, _GROUP = 2, 4
 
 
@@ -93,16 +93,17 @@ def _read_file(path: Path) -> tuple[list[_Group], object]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadRequest("model", str(path), f"a file that reads as TOML ({error})") from None
     unknown = document.keys() - {"gpu", "nvlink"}
-    tables = cast("list[dict[str, Any]]", document.get("gpu"))
-    if unknown or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+    tables = document.get("gpu")
+    if unknown or not isinstance(tables, list):
         raise BadRequest(str(path), sorted(unknown) or "gpu", "[[gpu]] tables, and nvlink = [[GPU, GPU, LINKS], …]")
-    return [_read_table(str(path), table) for table in tables], document.get("nvlink")
+    return [_read_table(str(path), table) for table in cast("list[object]", tables)], document.get("nvlink")
 
 
-def _read_table(path: str, table: dict[str, Any]) -> _Group:
+def _read_table(path: str, raw: object) -> _Group:
+    table = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     unknown = table.keys() - {"model", "count", "memory", "numa"}
     if unknown or not isinstance(table.get("model"), str):
-        raise BadRequest(f"{path}: gpu", sorted(unknown) or table, "model, and where needed count, memory, numa")
+        raise BadRequest(f"{path}: gpu", sorted(table), "model, and where needed count, memory, numa")
     memory, numa = table.get("memory"), table.get("numa")
     return _Group(
         find_model(table["model"]),

@@ -1,7 +1,8 @@
 """What a card's sensors show, from the time its engines really worked. Pure: whoever samples brings the clock.
 
-The model behind temperature and power is simple: power goes from the model's idle to its limit with the utilisation;
-the temperature that this power leads to is approached exponentially, as a body of one heat capacity would.
+The model behind temperature and power is simple: power goes from the model's idle to its limit with the
+utilisation; the temperature that this power leads to is approached exponentially, as a body of one heat capacity
+would.
 """
 
 import math

@@ -65,7 +65,7 @@ class Reading(ctypes.LittleEndianStructure):
         + [(name, _U64) for name in ("slowed_power", "slowed_thermal")]
         + [(name, _U32) for name in ("utilisation", "memory_utilisation", "temperature", "power", "power_limit")]
         + [(name, _U32) for name in ("clock_graphics", "clock_memory", "clock_video", "performance_state")]
-        + [(name, _U32) for name in ("pcie_sent", "pcie_received", "persistence", "accounting", "reserved")]
+        + [(name, _U32) for name in ("pcie_sent", "pcie_received", "persistence", "accounting", "recovery")]
     )
 
 
