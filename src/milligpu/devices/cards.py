@@ -11,7 +11,7 @@ from milligpu.model.gpu import Gpu, State
 
 
 class Cards:
-    """NVML and the cards in it. Identities are learnt once, so that a card that is lost later still has its name."""
+    """NVML and the cards in it. Identities are learnt once: a card that is lost later still has its name."""
 
     def __init__(self, nvml: Nvml | None = None) -> None:
         self.nvml = nvml or Nvml()

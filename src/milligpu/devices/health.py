@@ -1,9 +1,9 @@
 """Whether a card is sound: a rule over what was read of it and what the driver reported. Pure.
 
-A card is sick when it is lost, too hot, has uncorrectable memory errors, when its driver asks for a reset, or after an
-XID that is not the application's. All but the last can be seen to end. An XID is an event without an end: it is
-over when the driver, having asked for a reset, no longer does; where the driver does not say, after a quiet time; or
-when a person says so, which is a new `Record`.
+A card is sick when it is lost, too hot, has uncorrectable memory errors, when its driver asks for a reset, or after
+an XID that is not the application's. All but the last can be seen to end. An XID is an event without an end: it is
+over when the driver, having asked for a reset, no longer does; where the driver does not say, after a quiet time;
+or when a person says so, which is a new `Record`.
 """
 
 from dataclasses import dataclass, replace
