@@ -67,4 +67,9 @@ COMMANDS: dict[str, Entry] = {
         "Show this machine's GPUs and measured use against each share.",
         "milligpu top --once -o wide",
     ),
+    "translate": Entry(
+        "milligpu.cli.translate",
+        "Show what manifests of any dialect ask for here.",
+        "milligpu translate -f examples/dialects/hami.yaml",
+    ),
 }
