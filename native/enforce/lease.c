@@ -207,10 +207,10 @@ static void open_gate(struct gate *gate) {
 }
 
 void lease_start(const struct mg_limits_page *limits, const char *folder, const struct lease_driver *calls) {
+    if (!page) pthread_atfork(NULL, NULL, after_fork); /* once, though a child starts again */
     page = limits;
     driver = calls;
     link_start(folder);
-    pthread_atfork(NULL, NULL, after_fork);
 }
 
 static enum pace_verdict ask(struct gate *gate, const struct lease *lease, int64_t now, int64_t estimate,
