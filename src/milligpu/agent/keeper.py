@@ -40,6 +40,8 @@ class Keeper:
         self.queue = Queue()
         self.sessions: dict[str, Session] = {}
         """Each holds its share from before its command hears of it until nothing of it is left on a GPU."""
+        self.closing: set[str] = set()
+        """Those whose command has gone."""
         self.hardware = hardware
         self._name = name
         self._now = now
@@ -69,9 +71,10 @@ class Keeper:
         found, broken = self.disk.found()
         if found:
             self.machine()
-        self.sessions = {session.id: session for session in found}
+        self.sessions = {session.id: session for session, _ in found}
+        self.closing = {session.id for session, is_open in found if not is_open}
         self._write_pages()
-        for session in found:
+        for session in self.sessions.values():
             log.info("session %s: found again", session.id)
             self._watch(session)
         return broken
@@ -90,7 +93,7 @@ class Keeper:
         """Grant a share now, or put the process into the queue; `tell` is called with what becomes of it."""
         self.machine()
         for session in self.sessions.values():
-            if session.process == process:
+            if session.process == process and session.id not in self.closing:
                 # It asked an agent that was killed before the answer came through.
                 tell(self._granted(session))
                 return None
@@ -115,10 +118,16 @@ class Keeper:
         self.queue.remove(waiting)
         self.serve_queue()
 
+    def close(self, session: str) -> None:
+        """A session's command has gone; what it left on a GPU still holds the share."""
+        self.closing.add(session)
+        self.disk.close(session)
+
     def ended(self, session: str) -> None:
         """Nothing is left of a session: what it held is free."""
         self.disk.remove(session)
         del self.sessions[session]
+        self.closing.discard(session)
         log.info("session %s: ended", session)
         self._write_pages()
         self.serve_queue()
@@ -201,7 +210,7 @@ class Keeper:
         """Bring every page in step with the books: who comes or goes moves the slots of others."""
         slots = self.books.slots(self.held)
         for session in self.sessions.values():
-            if not session.whole and session.id != but:
+            if not (session.whole or session.id == but or session.id in self.closing):
                 page = limits_page(session.held.grant, session.shares, slots[session.id])
                 self.disk.tenant(session.id).change(page)
 
