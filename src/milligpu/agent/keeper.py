@@ -5,7 +5,7 @@ given to somebody else. So an agent may be killed between any two lines of this.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from milligpu.agent.books import Books, Held
@@ -14,12 +14,14 @@ from milligpu.agent.processes import Process
 from milligpu.agent.protocol import Granted, Queued, refusal
 from milligpu.agent.record import Session
 from milligpu.agent.sessions import Sessions
+from milligpu.agent.slots import Slot
 from milligpu.agent.tenant import limits_page
 from milligpu.agent.waiting import Queue, Tell, Waiting
 from milligpu.agent.wish import Wish, describe_command, describe_share
 from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity, Unavailable
 from milligpu.model.grant import Grant, NoFit
 from milligpu.model.request import ShareRequest
+from milligpu.wire.limits import LimitsPage
 
 log = logging.getLogger(__name__)
 
@@ -163,8 +165,7 @@ class Keeper:
     def _make(self, waiting: Waiting, answer: Grant) -> Session:
         held = Held(waiting.id, answer)
         session = Session(waiting.id, waiting.process, waiting.command, self._now(), waiting.wish, held)
-        slots = self.books.slots([*self.held, held])[session.id]
-        page = None if session.whole else limits_page(answer, session.shares, slots)
+        page = None if session.whole else self._page(session, self.books.slots([*self.held, held]))
         self.disk.add(session, page, self.machine().drivers)
         self.sessions[session.id] = session
         self._write_pages(but=session.id)
@@ -211,8 +212,12 @@ class Keeper:
         slots = self.books.slots(self.held)
         for session in self.sessions.values():
             if not (session.whole or session.id == but or session.id in self.closing):
-                page = limits_page(session.held.grant, session.shares, slots[session.id])
-                self.disk.tenant(session.id).change(page)
+                self.disk.tenant(session.id).change(self._page(session, slots))
+
+    def _page(self, session: Session, slots: Mapping[str, Mapping[str, Slot]]) -> LimitsPage:
+        cards = [self.books.gpus[share.gpu] for share in session.shares]
+        contexts = {gpu.uuid: self.hardware.context_bytes(gpu) for gpu in cards}
+        return limits_page(session.held.grant, session.shares, slots[session.id], contexts)
 
     def _cards(self, nofit: NoFit) -> str:
         """A refusal on one machine: its user knows the cards by number, and there is one node only."""

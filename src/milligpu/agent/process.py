@@ -156,7 +156,7 @@ async def _serve(settings: Settings, places: Places, listener: socket.socket) ->
 
 def _leftovers(hardware: Hardware, sessions: Sessions, session: str) -> list[Process]:
     """A session's processes that have a GPU open: they map its pages, or the driver names them."""
-    driving = {pid for processes in hardware.used().values() for pid in processes}
+    driving = {seen.pid for seen in hardware.seen()}
     return [
         process
         for process in members(session)

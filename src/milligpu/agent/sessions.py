@@ -2,11 +2,12 @@
 
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from milligpu.agent.record import Session, decode_session, encode_session
 from milligpu.agent.tenant import CUDA, NVML, Drivers, Tenant
-from milligpu.model.errors import BadFormat
+from milligpu.model.errors import BadFormat, Unavailable
 from milligpu.native import library
 from milligpu.wire.limits import LimitsPage
 
@@ -57,7 +58,7 @@ class Sessions:
         if page is not None:
             Tenant.make(making / _TENANT, page, drivers, session.process.uid)
             (making / CUDA).symlink_to(library(f"enforce/{CUDA}"))
-            if drivers.nvml is not None:
+            with suppress(Unavailable):
                 (making / NVML).symlink_to(library(f"enforce/{NVML}"))
 
     def change(self, session: Session) -> None:
