@@ -33,6 +33,7 @@ class Library:
     ended: int | None = None
     blocked: bool = False
     said: tuple[int, int] | None = None
+    foretold: int = 0
     silent: bool = False
     look_at: int = NEVER
 
@@ -130,11 +131,12 @@ class Lease:
 
     def ended(self, process: Process, duration: int) -> None:
         library = self._libraries[process]
+        elapsed = self._clock.now - library.pace.since  # as events tell it: with others' work in between
         library.pace.pieces -= 1
         library.pace.estimate -= library.running.popleft()
         library.pace.oldest = library.running[0] if library.running else 0
         library.pace.since = self._clock.now
-        self.core.pace_learn(ctypes.byref(library.estimates), 1, 1, float(duration))
+        self.core.pace_learn(ctypes.byref(library.estimates), 1, 1, float(elapsed))
         if not library.pace.pieces and not library.blocked:
             library.ended = self._clock.now
         self._look_later(library, self._clock.now + NOTICE)
@@ -177,16 +179,25 @@ class Lease:
         left = self.core.pace_left(ctypes.byref(library.pace), now)
         if left > native.OVERLAP:
             return now + left - native.OVERLAP
-        self._say(library, native.ACTIVE | native.NEAR | native.SOON, now)
+        library.foretold = now + left
+        self._say(library, native.ACTIVE | native.NEAR | native.SOON, library.foretold)
         return NEVER
 
     def _say_end(self, library: Library) -> int:
-        now = self._clock.now
-        end = max(now + self.core.pace_left(ctypes.byref(library.pace), now), self._until(library))
-        if end - now > native.OVERLAP:
-            return end - native.OVERLAP
-        busy = library.pace.pieces > 0
-        self._say(library, native.ACTIVE | native.NEAR | (0 if busy else native.DRAINED), now)
+        now, until = self._clock.now, self._until(library)
+        end = now + self.core.pace_left(ctypes.byref(library.pace), now)
+        generation = self._words[library.process.tenant.number].generation & 0xFFFFFFFF
+        said = library.said
+        foretold = said is not None and said[1] == generation and said[0] & native.NEAR and said[0] & native.ACTIVE
+        if not foretold and max(end, until) - now > native.OVERLAP:
+            return max(end, until) - native.OVERLAP
+        if library.pace.pieces:
+            if not foretold:
+                library.foretold = end
+                self._say(library, native.ACTIVE | native.NEAR, end)
+        elif not foretold or abs((library.ended or library.pace.since) - library.foretold) > native.FORETOLD:
+            ended = now if not foretold else library.ended or library.pace.since
+            self._say(library, native.ACTIVE | native.NEAR | native.DRAINED, ended)
         return now + STEP
 
     def _say_idle(self, library: Library) -> None:

@@ -8,7 +8,7 @@ from milligpu.native import library
 TENANTS = 64
 ACTIVE, NEAR, DRAINED, SOON = 1, 2, 4, 8
 CONTENDED = 2
-OVERLAP = 150_000
+OVERLAP, FORETOLD = 200_000, 100_000
 GO, FULL, OUTSIDE = range(3)
 
 
@@ -38,7 +38,7 @@ class Account(ctypes.Structure):
 class Accounts(ctypes.Structure):
     """`struct lease_accounts`."""
 
-    _fields_ = (("floor", ctypes.c_double), ("of", Account * TENANTS))
+    _fields_ = (("count", ctypes.c_int32), ("floor", ctypes.c_double), ("of", Account * TENANTS))
 
 
 class Words(ctypes.Structure):
@@ -65,6 +65,7 @@ class Tenant(ctypes.Structure):
         ("active", ctypes.c_uint32),
         ("near", ctypes.c_uint32),
         ("drained", ctypes.c_uint32),
+        ("ends", ctypes.c_int64),
     )
 
 
@@ -76,6 +77,8 @@ class Gpu(ctypes.Structure):
         ("tenants", Tenant * TENANTS),
         ("holder", ctypes.c_int),
         ("draining", ctypes.c_int),
+        ("left", ctypes.c_int),
+        ("left_at", ctypes.c_int64),
         ("lender", ctypes.c_int),
         ("parked", ctypes.c_int),
         ("until", ctypes.c_int64),
@@ -133,7 +136,7 @@ class Gaps(ctypes.Structure):
 class Estimates(ctypes.Structure):
     """`struct pace_estimates`."""
 
-    _fields_ = (("kinds", ctypes.c_byte * (1024 * 16)),)
+    _fields_ = (("kinds", ctypes.c_byte * (1024 * 32)),)
 
 
 @cache

@@ -13,6 +13,8 @@
 #define PATIENCE_NS (INT64_C(50) * 1000000)
 /* How often the end of work that is overdue is looked for. */
 #define STEP_NS INT64_C(20000)
+/* How often, after the lease, whether the work is done: others wait for that, and estimates may be too long. */
+#define DRAIN_STEP_NS INT64_C(100000)
 
 /* One GPU as this process uses it. */
 struct gate {
@@ -28,6 +30,7 @@ struct gate {
     /* What the arbiter was last told. */
     unsigned said, said_number;
     uint32_t said_generation;
+    int64_t foretold; /* when the work was to end */
 };
 
 static const struct mg_limits_page *page;
@@ -92,15 +95,29 @@ static void say(struct gate *gate, unsigned state, uint32_t generation, int64_t 
 
 static int said_active(const struct gate *gate) { return gate->said & LEASE_ACTIVE && gate->said_number; }
 
-/* The end of the lease, or of what may be launched in it: tells when it is near, and when nothing is left. */
+static int said_near(const struct gate *gate, uint32_t generation) {
+    return said_active(gate) && gate->said & LEASE_NEAR && gate->said_generation == generation &&
+           gate->said_number == link_number();
+}
+
+/* The end of the lease, or of what may be launched in it: tells when it is near and when the work will be done; and
+ * when it is done, unless that was foretold. Returns when to look again. */
 static int64_t say_end(struct gate *gate, const struct lease *lease, int64_t now) {
-    int64_t left = pace_left(&gate->work.pace, now), end = now + left;
+    int64_t end = now + pace_left(&gate->work.pace, now), near = end > lease->until ? end : lease->until;
     int busy = gate->work.pace.pieces || gate->entering;
-    if (lease->until > end) end = lease->until;
-    if (end - now > LEASE_OVERLAP_NS) return end - LEASE_OVERLAP_NS;
-    say(gate, LEASE_ACTIVE | LEASE_NEAR | (busy ? 0 : LEASE_DRAINED), lease->generation,
-        busy ? now : gate->work.ended ? gate->work.ended : now);
-    return busy ? now + STEP_NS : INT64_MAX;
+    int foretold = said_near(gate, lease->generation);
+    if (!foretold && near - now > LEASE_OVERLAP_NS) return near - LEASE_OVERLAP_NS;
+    if (busy) {
+        if (foretold) return now + STEP_NS;
+        gate->foretold = end;
+        say(gate, LEASE_ACTIVE | LEASE_NEAR, lease->generation, end);
+        return now + STEP_NS;
+    }
+    int64_t off = gate->work.ended ? gate->work.ended - gate->foretold : 0;
+    if (!foretold || off > LEASE_FORETOLD_NS || off < -LEASE_FORETOLD_NS)
+        say(gate, LEASE_ACTIVE | LEASE_NEAR | LEASE_DRAINED, lease->generation,
+            gate->work.ended ? gate->work.ended : now);
+    return INT64_MAX;
 }
 
 /* Nothing to do: hold on to the lease for a moment, then hand it back. Returns when to look again. */
@@ -123,7 +140,8 @@ static int64_t say_gap(struct gate *gate, const struct lease *lease, int64_t now
         !(lease->flags & LEASE_CONTENDED) || !pace_soon(&gate->gaps))
         return INT64_MAX;
     if (left > LEASE_OVERLAP_NS) return now + left - LEASE_OVERLAP_NS;
-    say(gate, LEASE_ACTIVE | LEASE_NEAR | LEASE_SOON, lease->generation, now);
+    gate->foretold = now + left;
+    say(gate, LEASE_ACTIVE | LEASE_NEAR | LEASE_SOON, lease->generation, gate->foretold);
     return INT64_MAX;
 }
 
@@ -156,6 +174,7 @@ static int64_t keeper_look(struct gate *gate, struct lease *lease) {
     int64_t when = say_end(gate, lease, now), gap = say_gap(gate, lease, now);
     int64_t again = pace_look_at(&gate->work.pace, now);
     if (gap < again) again = gap;
+    if (gate->work.pace.pieces && now >= lease->until && now + DRAIN_STEP_NS < again) again = now + DRAIN_STEP_NS;
     return when < again ? when : again;
 }
 

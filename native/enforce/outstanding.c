@@ -61,7 +61,8 @@ static void close_batch(struct outstanding *all) {
     struct batch *before = newest(all);
     struct batch batch = all->open;
     all->open.pieces = 0;
-    batch.follows = before && before->stream == batch.stream;
+    batch.follows = before && before->stream == batch.stream && before->event &&
+                    all->driver->event_query(before->event) == CUDA_ERROR_NOT_READY;
     if (mark_end(all, &batch)) {
         all->pace.pieces -= batch.pieces;
         all->pace.estimate -= batch.estimate;
@@ -98,18 +99,19 @@ void outstanding_add(struct outstanding *all, const void *key, uint64_t bytes, i
     settle(all);
 }
 
-/* How long it ran, or 0 when that is not known. Between two events the driver knows; else it is what was seen, if it
- * was seen in time or is at least less than what was thought. */
+/* How long it ran, or 0 when that is not known. Between two events the driver knows. What did not follow other work
+ * began when it was submitted, and its end may have been seen in time; and no work runs longer than since then. */
 static int64_t measure(struct outstanding *all, const struct batch *batch, int64_t now, int fresh) {
     float milliseconds;
     if (batch->event && batch->follows && all->last.event && all->last.context == batch->context &&
         all->driver->event_elapsed(&milliseconds, all->last.event, batch->event) == CUDA_SUCCESS)
         return (int64_t)(milliseconds * 1e6F);
-    int64_t ran = now - most(batch->submitted, all->pace.since);
-    if (batch->event && now - batch->seen_running <= most(SEEN_LATE_NS, ran / 10)) return ran;
-    if (fresh && ran < batch->estimate) return ran;
+    int64_t longest = now - batch->submitted;
+    if (batch->event && !batch->follows && now - batch->seen_running <= most(SEEN_LATE_NS, longest / 50))
+        return longest;
+    if (longest < batch->estimate) return longest;
     /* Much longer than thought, and nobody watched: the next one gets an event. */
-    return fresh && !batch->event && ran > 4 * batch->estimate ? BATCH_NS : 0;
+    return fresh && !batch->event && longest > 4 * batch->estimate ? BATCH_NS : 0;
 }
 
 static void learn(struct outstanding *all, const struct batch *batch, int64_t ran) {

@@ -73,6 +73,7 @@ struct arbiter {
     int stopping;
     int64_t armed, heartbeat_at;
     uint64_t messages;
+    int card_count; /* no entry from here on was ever used */
     struct card cards[MOST_GPUS];
     struct tenant *tenants[MOST_TENANTS];
     int next_number;
@@ -126,6 +127,7 @@ static struct card *find_card(struct arbiter *arbiter, const char *uuid) {
         if (!card->tenants && !unused) unused = card;
     }
     if (unused) {
+        if (unused - arbiter->cards >= arbiter->card_count) arbiter->card_count = (int)(unused - arbiter->cards) + 1;
         memcpy(unused->uuid, uuid, MG_UUID_SIZE);
         lease_gpu_init(&unused->gpu);
     }
@@ -134,7 +136,7 @@ static struct card *find_card(struct arbiter *arbiter, const char *uuid) {
 
 /* Between two decisions only pages and sets change; here the tenants learn of it. */
 static void wake_tenants(struct arbiter *arbiter) {
-    for (int i = 0; i < MOST_GPUS; i++) {
+    for (int i = 0; i < arbiter->card_count; i++) {
         struct lease_gpu *gpu = &arbiter->cards[i].gpu;
         while (gpu->wake) {
             int who = __builtin_ctzll(gpu->wake);
@@ -350,14 +352,14 @@ static void keep_time(struct arbiter *arbiter) {
         beat(arbiter, now);
         arbiter->heartbeat_at = now + LEASE_HEARTBEAT_NS;
     }
-    for (int i = 0; i < MOST_GPUS; i++) {
+    for (int i = 0; i < arbiter->card_count; i++) {
         struct card *card = &arbiter->cards[i];
         if (!card->tenants) continue;
         if (lease_gpu_due(&card->gpu) <= now) lease_gpu_timer(&card->gpu, now);
         if (lease_gpu_due(&card->gpu) < due) due = lease_gpu_due(&card->gpu);
     }
     if (arbiter->heartbeat_at < due) due = arbiter->heartbeat_at;
-    if (due == arbiter->armed) return;
+    if (due >= arbiter->armed) return; /* it rings too early, and is set again then */
     struct itimerspec when = {.it_value = {due / 1000000000, due % 1000000000}};
     timerfd_settime(arbiter->timer.descriptor, TFD_TIMER_ABSTIME, &when, NULL);
     arbiter->armed = due;
@@ -510,6 +512,6 @@ void arbiter_read_totals(struct arbiter *arbiter, struct arbiter_totals *totals)
     totals->cpu_ns = used.tv_sec * INT64_C(1000000000) + used.tv_nsec;
     totals->messages = arbiter->messages;
     totals->turns = 0;
-    for (int i = 0; i < MOST_GPUS; i++) totals->turns += arbiter->cards[i].gpu.turns;
+    for (int i = 0; i < arbiter->card_count; i++) totals->turns += arbiter->cards[i].gpu.turns;
     pthread_mutex_unlock(&arbiter->lock);
 }

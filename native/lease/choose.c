@@ -61,7 +61,7 @@ void lease_admit(struct lease_accounts *accounts, int who, int64_t now) {
 
 static void raise_floor(struct lease_accounts *accounts) {
     double lowest = -1;
-    for (int i = 0; i < LEASE_TENANTS; i++) {
+    for (int i = 0; i < accounts->count; i++) {
         const struct lease_account *account = &accounts->of[i];
         if (!account->used || !account->admitted) continue;
         if (lowest < 0 || account->virtual_time < lowest) lowest = account->virtual_time;
@@ -81,6 +81,14 @@ void lease_charge(struct lease_accounts *accounts, int who, int64_t amount, int6
     raise_floor(accounts);
 }
 
+void lease_refund(struct lease_account *account, int64_t amount) {
+    if (amount <= 0) return;
+    account->virtual_time -= (double)amount / account->weight;
+    account->tokens = least(TOKENS_SPAN * account->limit, account->tokens + (double)amount);
+    account->debt = least(DEBT_MOST, account->debt + (double)amount);
+    account->charged -= amount;
+}
+
 static int has_tokens(const struct lease_account *account, double pending, int64_t now, int64_t *retry) {
     if (account->limit >= 1) return 1;
     double tokens = account->tokens - pending * (1 - account->limit);
@@ -94,7 +102,7 @@ int lease_choose(const struct lease_accounts *accounts, int64_t now, int holder,
     uint64_t eligible = 0;
     int32_t highest = INT32_MIN;
     *retry = LEASE_NEVER;
-    for (int i = 0; i < LEASE_TENANTS; i++) {
+    for (int i = 0; i < accounts->count; i++) {
         const struct lease_account *account = &accounts->of[i];
         if (!account->used || !account->demand || account->suspect) continue;
         if (!has_tokens(account, i == holder ? (double)pending : 0, now, retry)) continue;
@@ -103,7 +111,7 @@ int lease_choose(const struct lease_accounts *accounts, int64_t now, int holder,
     }
     int owed = -1, next = -1;
     double next_time = 0;
-    for (int i = 0; i < LEASE_TENANTS; i++) {
+    for (int i = 0; i < accounts->count; i++) {
         const struct lease_account *account = &accounts->of[i];
         if (!(eligible >> i & 1)) continue;
         double time = account->virtual_time;

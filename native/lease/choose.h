@@ -19,7 +19,7 @@
 #define LEASE_MS INT64_C(1000000)
 
 /* How long one turn lasts when others wait. 2 to 50 ms give the same shares; longer ones hand over less often. */
-#define LEASE_QUANTUM (10 * LEASE_MS)
+#define LEASE_QUANTUM (20 * LEASE_MS)
 /* A turn under a limit is shorter when there are few tokens; below this, hand-overs would cost more than they give. */
 #define LEASE_QUANTUM_LEAST (1 * LEASE_MS)
 
@@ -46,7 +46,8 @@ struct lease_account {
 };
 
 struct lease_accounts {
-    double floor; /* the least virtual time among the active: where those who wake up start */
+    int32_t count; /* no entry from here on is a tenant */
+    double floor;  /* the least virtual time among the active: where those who wake up start */
     struct lease_account of[LEASE_TENANTS];
 };
 
@@ -61,6 +62,9 @@ void lease_touch(struct lease_account *account, int64_t now, int holding);
 void lease_admit(struct lease_accounts *accounts, int who, int64_t now);
 
 void lease_charge(struct lease_accounts *accounts, int who, int64_t amount, int64_t now, int holding);
+
+/* Time that was charged to it and turned out to be another's. */
+void lease_refund(struct lease_account *account, int64_t amount);
 
 /* The tenant that should have the GPU, or -1: nobody may. `retry` is then (and only then) when tokens will suffice,
  * or LEASE_NEVER. `holder` (or -1) is looked at as if `pending` nanoseconds had been charged to it already. */

@@ -1,7 +1,9 @@
 #include "pace.h"
 
-/* Outstanding work: enough to keep a GPU busy while the host is descheduled, little enough to drain soon. */
-#define BOUND INT64_C(2000000)
+/* Outstanding work: enough to keep a GPU busy while the host is descheduled, little enough to drain soon; more where
+ * nobody waits for that. */
+#define BOUND INT64_C(4000000)
+#define BOUND_ALONE INT64_C(20000000)
 /* Beside a higher priority: one piece, or small ones up to this much together; the next one is launched so shortly
  * before the one ends that the GPU does not idle between them. */
 #define BOUND_LOW INT64_C(200000)
@@ -13,9 +15,13 @@
 /* A piece that is about as long as the slot starts with the slot or not at all. */
 #define SLOT_START INT64_C(1000000)
 #define HOLD_LEAST INT64_C(30000)
-#define HOLD_MOST INT64_C(500000)
+#define HOLD_MOST INT64_C(1000000)
 
 #define WEIGHT_NEW 0.1
+/* Others' work in between only makes durations longer: what is longer than this is not believed, unless it is so this
+ * often in a row. */
+#define LONGER_MOST 1.25
+#define LONGER_ROW 5
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -30,15 +36,25 @@ int64_t pace_estimate(const struct pace_estimates *estimates, const void *key, u
     return (int64_t)(bytes ? kind->duration * (double)bytes : kind->duration);
 }
 
+/* Whether a duration that is much longer than usual is the new usual. */
+static int is_believed(struct pace_kind *kind, double one) {
+    if (one <= kind->duration * LONGER_MOST) {
+        kind->row = 0;
+        return 1;
+    }
+    if (kind->row++ == 0 || one < kind->longer) kind->longer = one;
+    if (kind->row == LONGER_ROW) {
+        kind->duration = kind->longer;
+        kind->row = 0;
+    }
+    return 0;
+}
+
 void pace_learn(struct pace_estimates *estimates, const void *key, uint64_t count, double measured) {
     struct pace_kind *kind = &estimates->kinds[place(key)];
     double one = measured / (double)count;
-    if (kind->key == key) {
-        kind->duration += WEIGHT_NEW * (one - kind->duration);
-    } else {
-        kind->key = key;
-        kind->duration = one;
-    }
+    if (kind->key != key) *kind = (struct pace_kind){.key = key, .duration = one};
+    else if (is_believed(kind, one)) kind->duration += WEIGHT_NEW * (one - kind->duration);
 }
 
 int64_t pace_left(const struct pace *pace, int64_t now) {
@@ -50,6 +66,16 @@ int64_t pace_look_at(const struct pace *pace, int64_t now) {
     if (!pace->pieces) return INT64_MAX;
     int64_t overdue = now - pace->since - pace->oldest;
     return now + most(STEP, most(pace_left(pace, now), overdue / 8));
+}
+
+/* Is there room below the bound? If not, look again when half of it is used up: every wake-up costs something. */
+static enum pace_verdict within(const struct pace *pace, int64_t now, int64_t left, int64_t estimate, int64_t bound,
+                                int64_t *when) {
+    if (pace->pieces < 2 || left + estimate <= bound) return PACE_GO;
+    int64_t wait = most(left - bound / 2, left + estimate - bound);
+    if (estimate > bound / 2) wait = least(wait, pace->since + pace->oldest - now); /* one out, one in */
+    *when = now + most(STEP, wait);
+    return PACE_FULL;
 }
 
 enum pace_verdict pace_gate(const struct pace *pace, int64_t now, int64_t until, unsigned flags, int64_t estimate,
@@ -65,9 +91,7 @@ enum pace_verdict pace_gate(const struct pace *pace, int64_t now, int64_t until,
         *when = now + most(STEP, left - SLACK_LOW);
         return PACE_FULL;
     }
-    if (pace->pieces < 2 || left + estimate <= BOUND) return PACE_GO;
-    *when = now + most(STEP, left - most(BOUND / 2, BOUND - estimate));
-    return PACE_FULL;
+    return within(pace, now, left, estimate, flags & LEASE_CONTENDED ? BOUND : BOUND_ALONE, when);
 }
 
 enum pace_verdict pace_slot(struct pace *pace, int64_t now, uint32_t start_us, uint32_t length_us, int64_t estimate,
@@ -86,12 +110,9 @@ enum pace_verdict pace_slot(struct pace *pace, int64_t now, uint32_t start_us, u
     if (estimate > length - SLOT_START)
         fits = pace->credit >= estimate && !pace->pieces && now - opened < SLOT_START;
     if (!fits) return PACE_OUTSIDE;
-    if (pace->pieces >= 2 && left + estimate > BOUND) {
-        *when = now + most(STEP, left - most(BOUND / 2, BOUND - estimate));
-        return PACE_FULL;
-    }
-    pace->credit -= estimate;
-    return PACE_GO;
+    enum pace_verdict verdict = within(pace, now, left, estimate, BOUND, when);
+    if (verdict == PACE_GO) pace->credit -= estimate;
+    return verdict;
 }
 
 void pace_gap(struct pace_gaps *gaps, int64_t gap) {

@@ -22,6 +22,8 @@ struct pace_estimates {
     struct pace_kind {
         const void *key;
         double duration; /* of one piece, or of one byte */
+        double longer;   /* the least of those that were much longer, in a row */
+        uint64_t row;    /* how many these are */
     } kinds[PACE_KINDS];
 };
 

@@ -14,8 +14,8 @@
 
 enum lease_state {
     LEASE_ACTIVE = 1,  /* wants to launch, or has work on the GPU */
-    LEASE_NEAR = 2,    /* what is left on the GPU ends within LEASE_OVERLAP */
-    LEASE_DRAINED = 4, /* nothing is left on the GPU */
+    LEASE_NEAR = 2,    /* what is left on the GPU ends within LEASE_OVERLAP, at `stamp` */
+    LEASE_DRAINED = 4, /* nothing is left on the GPU; after NEAR said only if that was wrong */
     LEASE_SOON = 8,    /* between two synchronous calls, now or (active, near) in a moment: others may use the gap */
 };
 
@@ -24,7 +24,7 @@ struct lease_message {
     uint8_t state;
     uint16_t reserved;
     uint32_t generation; /* low half of the lease generation that this is about */
-    int64_t stamp;       /* when it became so */
+    int64_t stamp;       /* when it became so, or will have */
 };
 
 /* Flags that the arbiter keeps beside the lease words (mg_gpu_limits.lease_flags). */
@@ -38,7 +38,9 @@ enum lease_flags {
 #define LEASE_HEARTBEAT_NS (INT64_C(50) * 1000000)
 #define LEASE_HEARTBEAT_OLD_NS (INT64_C(200) * 1000000)
 /* The successor may launch this long before its predecessor's work ends: about what waking it up takes. */
-#define LEASE_OVERLAP_NS (INT64_C(150) * 1000)
+#define LEASE_OVERLAP_NS (INT64_C(200) * 1000)
+/* An end that was foretold to within this much is not told again. */
+#define LEASE_FORETOLD_NS (INT64_C(100) * 1000)
 
 _Static_assert(sizeof(struct lease_message) == 16, "one format on both sides");
 

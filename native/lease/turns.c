@@ -10,10 +10,12 @@
 #define DEADLINE (100 * LEASE_MS)
 /* How far back a tenant's time stamp may reach: it should be free of our delay, and not of its own work. */
 #define STAMP_REACH (300 * LEASE_US)
+/* How many turns in a row are granted at once to a tenant that would be chosen again each time. */
+#define TURNS_AT_ONCE 4
 /* A successor whose predecessor drained late still gets a useful turn. */
 #define TURN_LEAST (200 * LEASE_US)
-/* A tenant that is behind its share by more than this keeps its turn through its gaps. */
-#define LENDER_BEHIND (5 * LEASE_MS)
+/* A tenant that is behind its share by more than this keeps its turn through its gaps, and ends others' when it wakes. */
+#define BEHIND (5 * LEASE_MS)
 /* A parked lease has no end; the heartbeat bounds it. */
 #define PARKED (3600 * 1000 * LEASE_MS)
 
@@ -22,7 +24,7 @@ static int64_t earliest(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void lease_gpu_init(struct lease_gpu *gpu) {
     memset(gpu, 0, sizeof *gpu);
-    gpu->holder = gpu->draining = gpu->lender = -1;
+    gpu->holder = gpu->draining = gpu->left = gpu->lender = -1;
     gpu->decide_at = gpu->silent_at = gpu->retry_at = LEASE_NEVER;
 }
 
@@ -38,11 +40,12 @@ static void announce(struct lease_gpu *gpu, int who, int64_t until) {
     store_until(tenant, until);
     __atomic_store_n(&tenant->words->lease_generation, tenant->words->lease_generation + 1, __ATOMIC_RELEASE);
     tenant->near = tenant->drained = 0;
+    tenant->ends = 0;
     gpu->wake |= UINT64_C(1) << who;
 }
 
 static int others_wait(const struct lease_gpu *gpu, int who) {
-    for (int i = 0; i < LEASE_TENANTS; i++) {
+    for (int i = 0; i < gpu->accounts.count; i++) {
         const struct lease_account *account = &gpu->accounts.of[i];
         if (i != who && account->used && account->demand && !account->suspect) return 1;
     }
@@ -50,7 +53,7 @@ static int others_wait(const struct lease_gpu *gpu, int who) {
 }
 
 static int beside_higher(const struct lease_gpu *gpu, int who) {
-    for (int i = 0; i < LEASE_TENANTS; i++) {
+    for (int i = 0; i < gpu->accounts.count; i++) {
         const struct lease_account *account = &gpu->accounts.of[i];
         if (account->used && gpu->tenants[i].present && account->priority > gpu->accounts.of[who].priority) return 1;
     }
@@ -59,7 +62,7 @@ static int beside_higher(const struct lease_gpu *gpu, int who) {
 
 /* Flags change without news: they are read with the next launch. */
 static void show_flags(struct lease_gpu *gpu) {
-    for (int i = 0; i < LEASE_TENANTS; i++) {
+    for (int i = 0; i < gpu->accounts.count; i++) {
         if (!gpu->accounts.of[i].used) continue;
         uint32_t flags = beside_higher(gpu, i) ? LEASE_BESIDE_HIGHER : 0;
         if (i == gpu->holder && gpu->lender >= 0) flags |= LEASE_BESIDE_HIGHER;
@@ -71,7 +74,7 @@ static void show_flags(struct lease_gpu *gpu) {
 /* ---- time ---- */
 
 static void touch_all(struct lease_gpu *gpu, int64_t now) {
-    for (int i = 0; i < LEASE_TENANTS; i++)
+    for (int i = 0; i < gpu->accounts.count; i++)
         if (gpu->accounts.of[i].used) lease_touch(&gpu->accounts.of[i], now, i == gpu->holder && !gpu->parked);
 }
 
@@ -92,10 +95,18 @@ static int64_t turn_of(struct lease_gpu *gpu, int who) {
     return account->limit >= 1 && !others_wait(gpu, who) ? ALONE : lease_quantum(account);
 }
 
-static void extend(struct lease_gpu *gpu, int64_t until) {
+/* A lease ends when somebody else would be chosen. Then its holder says that it is near its end, and no timer is
+ * needed but for those who say nothing; alone, it is extended before it ends. */
+static void extend(struct lease_gpu *gpu, int64_t until, int64_t now) {
+    int64_t retry;
+    int contended = others_wait(gpu, gpu->holder);
+    for (int turn = 1; contended && turn < TURNS_AT_ONCE; turn++) {
+        if (choose(gpu, now, until - now, &retry) != gpu->holder) break;
+        until += lease_quantum(&gpu->accounts.of[gpu->holder]);
+    }
     gpu->until = until;
-    gpu->decide_at = until - LEAD;
-    gpu->silent_at = LEASE_NEVER;
+    gpu->decide_at = contended ? LEASE_NEVER : until - LEAD;
+    gpu->silent_at = contended ? until + DEADLINE : LEASE_NEVER;
     announce(gpu, gpu->holder, until);
 }
 
@@ -107,17 +118,31 @@ static void end_soon(struct lease_gpu *gpu, int64_t until, int64_t now) {
     announce(gpu, gpu->holder, until);
 }
 
+/* When the work of the turn that ends now will be done; the tenant's word, within reason. */
+static int64_t end_of_work(const struct lease_gpu *gpu, int64_t now) {
+    const struct lease_tenant *tenant = &gpu->tenants[gpu->holder];
+    return latest(now, earliest(tenant->ends, now + STAMP_REACH));
+}
+
 /* Ends the present turn and starts the next (-1: nobody's). `quiet`: the holder knows already. */
 static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) {
-    int before = gpu->holder;
-    charge_until(gpu, now);
-    gpu->turns++;
+    int before = gpu->holder, draining = -1, left = -1;
+    int64_t end = now;
+    if (before >= 0 && !gpu->parked) {
+        const struct lease_tenant *tenant = &gpu->tenants[before];
+        if (tenant->near < tenant->active) draining = before;
+        else if (tenant->drained < tenant->active) left = before, end = end_of_work(gpu, now);
+    }
+    if (gpu->draining >= 0) charge_until(gpu, now);
     gpu->draining = -1;
+    charge_until(gpu, end);
+    gpu->left = left;
+    gpu->left_at = end;
+    gpu->turns++;
+    gpu->draining = draining;
     gpu->decide_at = gpu->silent_at = LEASE_NEVER;
     if (before >= 0) {
-        struct lease_tenant *tenant = &gpu->tenants[before];
-        if (tenant->drained < tenant->active && !gpu->parked) gpu->draining = before;
-        if (quiet) store_until(tenant, earliest(gpu->until, now));
+        if (quiet) store_until(&gpu->tenants[before], earliest(gpu->until, now));
         else announce(gpu, before, now);
     }
     gpu->parked = 0;
@@ -127,7 +152,7 @@ static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) 
         gpu->until = gpu->silent_at = now + DEADLINE;
         announce(gpu, next, gpu->until);
     } else {
-        extend(gpu, now + turn_of(gpu, next));
+        extend(gpu, end + turn_of(gpu, next), now);
     }
 }
 
@@ -148,7 +173,7 @@ static void decide(struct lease_gpu *gpu, int64_t now, int near) {
     int next = choose(gpu, now, near ? 0 : end - now, &retry);
     if (gpu->lender >= 0 && gpu->lender != holder && gpu->accounts.of[gpu->lender].demand) next = gpu->lender;
     if (next == holder) {
-        extend(gpu, end + turn_of(gpu, holder));
+        extend(gpu, end + turn_of(gpu, holder), now);
     } else if (near || gpu->tenants[holder].near >= gpu->tenants[holder].active) {
         gpu->lender = -1;
         start_turn(gpu, next, now, near);
@@ -167,12 +192,29 @@ static int64_t believed(const struct lease_gpu *gpu, int64_t stamp, int64_t now)
 }
 
 static void on_drained(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
-    int64_t when = believed(gpu, stamp, now);
+    int64_t when = stamp > now ? earliest(stamp, now + STAMP_REACH) : believed(gpu, stamp, now);
     charge_until(gpu, when);
+    const struct lease_tenant *tenant = &gpu->tenants[gpu->draining];
+    gpu->left = tenant->drained < tenant->active ? gpu->draining : -1;
+    gpu->left_at = when;
     gpu->draining = -1;
     gpu->silent_at = LEASE_NEVER;
     if (gpu->holder < 0) try_grant(gpu, now);
-    else extend(gpu, latest(now + TURN_LEAST, when + turn_of(gpu, gpu->holder)));
+    else extend(gpu, latest(now + TURN_LEAST, when + turn_of(gpu, gpu->holder)), now);
+}
+
+/* Work of the turn before ended, earlier or later than its tenant had said: that time is its own, and no other is. */
+static void on_ended(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
+    int64_t end = earliest(now, latest(stamp, earliest(gpu->left_at, now) - STAMP_REACH)), more = end - gpu->left_at;
+    lease_charge(&gpu->accounts, gpu->left, more, now, 0);
+    lease_refund(&gpu->accounts.of[gpu->left], -more);
+    if (gpu->charge_from == gpu->left_at) {
+        gpu->charge_from = end;
+    } else if (more > 0 && gpu->holder >= 0) {
+        lease_refund(&gpu->accounts.of[gpu->holder], earliest(end, gpu->charge_from) - gpu->left_at);
+        gpu->charge_from = latest(gpu->charge_from, end);
+    }
+    gpu->left = -1; /* that is settled */
 }
 
 /* The holder has nothing to do. */
@@ -213,9 +255,9 @@ static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
     if (gpu->draining >= 0 || gpu->lender >= 0) return;
     charge_until(gpu, mine->demand ? now : believed(gpu, stamp, now));
     int next = choose_another(gpu, now);
-    if (next < 0) return;
-    if ((gpu->accounts.of[next].virtual_time - mine->virtual_time) * mine->weight > LENDER_BEHIND) return;
-    gpu->charge_from = now; /* the news took the rest of the time: nobody had the GPU */
+    if (next < 0 || gpu->accounts.of[next].priority < mine->priority) return;
+    if ((gpu->accounts.of[next].virtual_time - mine->virtual_time) * mine->weight > BEHIND) return;
+    if (!mine->demand) gpu->charge_from = now; /* the news took the rest of the time: nobody had the GPU */
     start_turn(gpu, next, now, 0);
     gpu->lender = holder;
 }
@@ -231,22 +273,23 @@ static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
         return;
     }
     const struct lease_account *mine = &gpu->accounts.of[who], *other = &gpu->accounts.of[holder];
-    if (gpu->lender == who) {
+    if (gpu->lender == who) { /* it gets its turn back when the other has caught up with it */
         charge_until(gpu, now);
         gpu->draining = -1;
-        if ((mine->virtual_time - other->virtual_time) * mine->weight <= LENDER_BEHIND) end_soon(gpu, now, now);
-        else gpu->lender = -1;
+        double ahead = (mine->virtual_time - other->virtual_time) * other->weight - BEHIND;
+        end_soon(gpu, now + (int64_t)(ahead > 0 ? ahead < LEASE_QUANTUM ? ahead : LEASE_QUANTUM : 0), now);
         return;
     }
     int higher = mine->priority > other->priority;
-    if (!higher && (gpu->draining >= 0 || gpu->until - now <= 3 * LEASE_QUANTUM / 2)) return;
+    int behind = (other->virtual_time - mine->virtual_time) * mine->weight > BEHIND;
+    if (!higher && (gpu->draining >= 0 || (gpu->until - now <= 3 * LEASE_QUANTUM / 2 && !behind))) return;
     int next = choose(gpu, now, 0, &retry);
     if (next == who && higher) {
         gpu->lender = -1;
         start_turn(gpu, who, now, 0);
     } else if (!higher) {
         if (next == who) end_soon(gpu, now, now);
-        else extend(gpu, now + LEASE_QUANTUM);
+        else if (gpu->until - now > LEASE_QUANTUM) extend(gpu, now + LEASE_QUANTUM, now);
     }
 }
 
@@ -254,7 +297,7 @@ static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
 static void on_unpark(struct lease_gpu *gpu, int64_t now) {
     gpu->parked = 0;
     gpu->charge_from = now;
-    extend(gpu, now + turn_of(gpu, gpu->holder));
+    extend(gpu, now + turn_of(gpu, gpu->holder), now);
 }
 
 static void on_silence(struct lease_gpu *gpu, int64_t now) {
@@ -282,13 +325,15 @@ static void count(struct lease_tenant *tenant, struct lease_member *member, int 
     if (member->drained == generation) tenant->drained += (uint32_t)by;
 }
 
-static void note(struct lease_tenant *tenant, struct lease_member *member, unsigned state, int current) {
+static void note(struct lease_tenant *tenant, struct lease_member *member, unsigned state, int64_t stamp,
+                 int current) {
     uint64_t generation = tenant->words->lease_generation;
     count(tenant, member, -1);
     member->active = (state & LEASE_ACTIVE) != 0;
     if (current) {
         member->near = state & LEASE_NEAR ? generation : 0;
         member->drained = state & LEASE_DRAINED ? generation : 0;
+        if (state & LEASE_NEAR) tenant->ends = latest(tenant->ends, stamp);
     }
     count(tenant, member, 1);
 }
@@ -303,7 +348,8 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
     account->demand = !idle;
     if (!idle && !before) on_demand(gpu, who, now);
     if (idle) account->admitted = 0;
-    if (gpu->draining == who && tenant->drained >= tenant->active) on_drained(gpu, stamp, now);
+    if (gpu->draining == who && tenant->near >= tenant->active) on_drained(gpu, idle ? stamp : tenant->ends, now);
+    else if (gpu->left == who && gpu->holder != who && state & LEASE_DRAINED) on_ended(gpu, stamp, now);
     if (gpu->holder != who) return;
     if (gpu->parked) {
         if (!idle) on_unpark(gpu, now);
@@ -327,14 +373,14 @@ void lease_gpu_say(struct lease_gpu *gpu, int who, struct lease_member *member, 
                    int64_t now) {
     struct lease_tenant *tenant = &gpu->tenants[who];
     int current = message->generation == (uint32_t)tenant->words->lease_generation;
-    note(tenant, member, message->state, current);
+    note(tenant, member, message->state, message->stamp, current);
     follow(gpu, who, message->state, message->stamp, now);
     show_flags(gpu);
 }
 
 void lease_gpu_leave(struct lease_gpu *gpu, int who, struct lease_member *member, int64_t now) {
     if (!member->present) return;
-    note(&gpu->tenants[who], member, 0, 0);
+    note(&gpu->tenants[who], member, 0, now, 0);
     member->present = 0;
     gpu->tenants[who].present--;
     follow(gpu, who, 0, now, now);
@@ -349,6 +395,7 @@ int lease_gpu_add(struct lease_gpu *gpu, struct mg_gpu_limits *words) {
         memset(&gpu->accounts.of[i], 0, sizeof gpu->accounts.of[i]);
         memset(&gpu->tenants[i], 0, sizeof gpu->tenants[i]);
         gpu->tenants[i].words = words;
+        if (gpu->accounts.count <= i) gpu->accounts.count = i + 1;
         announce(gpu, i, 0); /* whatever an arbiter before us had granted */
         return i;
     }
@@ -362,7 +409,7 @@ void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned mi
     lease_configure(account, policy, milli, limit, priority, now);
     if (gpu->holder == who && !gpu->parked && gpu->until > now + LEASE_QUANTUM && gpu->draining < 0) {
         charge_until(gpu, now);
-        extend(gpu, now + LEASE_QUANTUM);
+        extend(gpu, now + LEASE_QUANTUM, now);
     }
     show_flags(gpu);
 }
@@ -370,6 +417,7 @@ void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned mi
 void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
     if (gpu->holder == who || gpu->draining == who) charge_until(gpu, now);
     if (gpu->lender == who) gpu->lender = -1;
+    if (gpu->left == who) gpu->left = -1;
     gpu->accounts.of[who].used = 0;
     announce(gpu, who, 0);
     if (gpu->holder == who) {

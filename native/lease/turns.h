@@ -20,13 +20,16 @@ struct lease_tenant {
     struct mg_gpu_limits *words;
     uint32_t present, active;
     uint32_t near, drained; /* of the active ones, in the present generation */
+    int64_t ends;           /* when the last of their work will end, as they said when they were near */
 };
 
 struct lease_gpu {
     struct lease_accounts accounts;
     struct lease_tenant tenants[LEASE_TENANTS];
     int holder;   /* whose turn it is, or -1 */
-    int draining; /* whose work of the turn before may still run, or -1 */
+    int draining; /* whose work of the turn before may still run, nobody knows how long, or -1 */
+    int left;     /* whose turn was before, or -1, and when its work was to end */
+    int64_t left_at;
     int lender;   /* who gave its turn away for the gap between two calls, or -1 */
     int parked;   /* nobody wants the GPU; the last holder may use it at once, and pays from then on */
     int64_t until;       /* the end of the holder's lease */

@@ -15,7 +15,7 @@ class World:
     """Accounts of one GPU."""
 
     def __init__(self) -> None:
-        self.accounts = native.Accounts()
+        self.accounts = native.Accounts(count=native.TENANTS)
         self.now = S
 
     def tenant(

@@ -130,9 +130,12 @@ def test_a_holder_that_says_nothing_loses_the_gpu_by_deadline(machine: Machine) 
     machine.advance(machine.now + MS)
     assert machine.holds(second), "a suspect gets no turn"
     machine.say(first, WANT)
-    machine.say(second, ACTIVE | NEAR | DRAINED)
-    machine.advance(machine.now + MS)
     assert not machine.gpu.accounts.of[first].suspect
+    for _ in range(100):
+        if machine.holds(first):
+            break
+        machine.advance(machine.now + 10 * MS)
+        machine.say(second, ACTIVE | NEAR | DRAINED)
     assert machine.holds(first), "it spoke again"
 
 
@@ -233,6 +236,31 @@ def test_more_tenants_than_a_gpu_has_room_for_are_refused(machine: Machine) -> N
         machine.tenant(10)
     words = native.Words()
     assert core.lease_gpu_add(ctypes.byref(machine.gpu), ctypes.byref(words)) == -1
+
+
+def test_a_pause_is_not_charged_when_it_ends(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(second, WANT)
+    machine.say(first, WANT)
+    machine.say(second, ACTIVE | NEAR | DRAINED)
+    machine.advance(machine.now + MS)
+    machine.say(first, NEAR | DRAINED)
+    machine.advance(machine.now + 50 * MS)
+    machine.say(first, WANT)
+    assert machine.charged(first) == MS
+
+
+def test_work_that_ends_earlier_than_foretold_is_not_charged_to_its_end(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.advance(machine.now + 5 * MS)
+    machine.say(first, ACTIVE | NEAR, stamp=machine.now + 250 * US)
+    machine.advance(machine.now + 100 * US)
+    machine.say(first, ACTIVE | NEAR | DRAINED)
+    assert machine.charged(first) == 5 * MS + 100 * US
+    machine.advance(machine.now + MS)
+    assert machine.charged(second) == MS
 
 
 def test_an_idle_gpu_has_no_timer(machine: Machine) -> None:

@@ -22,6 +22,11 @@ COMMANDS: dict[str, Entry] = {
         "Serve this machine's GPUs to all its users.",
         "milligpu agent --local",
     ),
+    "bench": Entry(
+        "milligpu.cli.bench",
+        "Measure how exactly shares are held, and what that costs.",
+        "milligpu bench enforce -o json",
+    ),
     "completion": Entry(
         "milligpu.cli.completion",
         "Print the script that makes your shell complete our commands.",

@@ -1,0 +1,66 @@
+"""`milligpu bench`: measurements on a software GPU in modelled time."""
+
+from dataclasses import asdict
+
+import click
+
+from milligpu.cli.output import Format, format_option, show_data, show_table
+from milligpu.model.errors import BadRequest
+
+
+@click.group()
+def command() -> None:
+    """Measure on this machine; nothing else should run meanwhile."""
+
+
+@command.command()
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
+@format_option(Format.TABLE, Format.JSON, Format.YAML)
+def enforce(names: tuple[str, ...], output: Format) -> None:
+    """How exactly shares are held, and what that costs: real programs on a software GPU in modelled time."""
+    from milligpu.bench.enforce import Result, cases  # noqa: PLC0415 - starts cards and loads libraries
+    from milligpu.bench.stage import stage  # noqa: PLC0415
+
+    known = cases()
+    for name in names:
+        if name not in known:
+            raise BadRequest("--case", name, f"one of {', '.join(known)}")
+    results: list[Result] = []
+    with stage() as scene:
+        for name in names or known:
+            click.echo(f"{name} …", err=True)
+            results.append(known[name](scene))
+    if output is not Format.TABLE:
+        show_data([asdict(result) for result in results], output)
+        return
+    columns = [
+        "CASE",
+        "WANTED %",
+        "MEASURED %",
+        "ERROR",
+        "OVERHEAD %",
+        "IDLE %",
+        "P99 ALONE",
+        "P99 BESIDE",
+        "ARBITER CPU %",
+    ]
+    rows = [
+        [
+            result.case,
+            " ".join(f"{each:g}" for each in result.wanted),
+            " ".join(f"{each:.1f}" for each in result.measured),
+            *(
+                "-" if value is None else f"{value:.2f}"
+                for value in (
+                    result.max_error_points,
+                    result.overhead_percent,
+                    result.idle_percent,
+                    result.p99_ms_alone,
+                    result.p99_ms_beside,
+                    result.arbiter_cpu_percent,
+                )
+            ),
+        ]
+        for result in results
+    ]
+    show_table(columns, rows, right=columns[3:])
