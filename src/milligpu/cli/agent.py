@@ -11,7 +11,8 @@ from milligpu.model.errors import BadRequest
 
 @click.command()
 @click.option("--local", is_flag=True, help="For the commands of this machine's users: `milligpu run`.")
-def command(local: bool) -> int:
+@click.option("--kill-outside", is_flag=True, help="End processes that the audit finds outside their share.")
+def command(local: bool, kill_outside: bool) -> int:
     """Serve this machine's GPUs in the foreground, until SIGTERM.
 
     Run by root it serves all users, and their limits are out of their reach. Without it `milligpu run` starts an
@@ -20,4 +21,4 @@ def command(local: bool) -> int:
     if not local:
         raise BadRequest("agent", "", "--local (there is no other kind yet)")
     folder = SERVICE if os.geteuid() == 0 else Places.own(os.environ).folder
-    return run(Settings(folder, idle=None, foreground=True))
+    return run(Settings(folder, idle=None, foreground=True, kill=kill_outside))
