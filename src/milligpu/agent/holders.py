@@ -40,7 +40,8 @@ def by_slots(
     found: dict[str, Holder] = {}
     for each in listed:
         holders = [one for one in held if one.slots.get(each.resource) == each.slots]
-        pods = uids.get((holders[0].namespace, holders[0].pod), frozenset()) if len(holders) == 1 else frozenset()
-        if len(pods) == 1 and same[each.resource, each.slots] == 1:
-            found[each.name] = Holder(next(iter(pods)), holders[0].container)
+        if len(holders) == 1 and same[each.resource, each.slots] == 1:
+            pods = [*uids.get((holders[0].namespace, holders[0].pod), ())]
+            if len(pods) == 1:
+                found[each.name] = Holder(pods[0], holders[0].container)
     return found

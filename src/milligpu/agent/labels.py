@@ -12,6 +12,17 @@ VGPU_TYPE = "vgpu.type"
 
 _FAMILIES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell", 3: "kepler"}
 _FAMILIES_EXACT = {(7, 5): "turing", (8, 9): "ada-lovelace"}
+_HARDWARE = (
+    "gpu.product",
+    "gpu.memory",
+    "gpu.count",
+    "gpu.family",
+    "gpu.replicas",
+    "gpu.sharing-strategy",
+    "gpu.compute.major",
+    "gpu.compute.minor",
+    "mig.capable",
+)
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]+")
 _LABEL_MAX = 63
 _PROFILE = re.compile(r"(?:GRID|NVIDIA)?[ -]*([A-Za-z]+\d+\w*)-(\d+)([QABC])", re.I)
@@ -29,20 +40,20 @@ def labels(gpus: Sequence[Gpu], driver: str) -> dict[str, str | None]:
 
 def _hardware(first: Gpu | None, count: int) -> dict[str, str | None]:
     if first is None:
-        names = ("product", "memory", "count", "family", "replicas", "sharing-strategy")
-        return {f"gpu.{name}": None for name in (*names, "compute.major", "compute.minor")} | {"mig.capable": None}
+        return dict.fromkeys(_HARDWARE)
     shared = first.mode is Mode.SHARE
-    return {
-        "gpu.product": label_value(first.model),
-        "gpu.memory": str(first.mib),
-        "gpu.count": str(count),
-        "gpu.family": family(first),
-        "gpu.replicas": str(WHOLE) if shared else "1",
-        "gpu.sharing-strategy": "milligpu" if shared else "none",
-        "gpu.compute.major": str(first.capability.major),
-        "gpu.compute.minor": str(first.capability.minor),
-        "mig.capable": str(first.mode is Mode.MIG).lower(),
-    }
+    values = (
+        label_value(first.model),
+        str(first.mib),
+        str(count),
+        family(first),
+        str(WHOLE) if shared else "1",
+        "milligpu" if shared else "none",
+        str(first.capability.major),
+        str(first.capability.minor),
+        str(first.mode is Mode.MIG).lower(),
+    )
+    return dict(zip(_HARDWARE, values, strict=True))
 
 
 def _driver(version: str) -> dict[str, str | None]:
