@@ -1,6 +1,6 @@
-from milligpu.agent.labels import labels, profile_of
 from milligpu.model.gpu import Capability, Gpu
 from milligpu.model.units import Mib, Milli
+from milligpu.node.labels import labels, profile_of
 
 V100 = Gpu("GPU-a", "Tesla V100-SXM2-16GB", Mib(16384), capability=Capability(7, 0))
 

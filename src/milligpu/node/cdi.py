@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from milligpu.agent.ledger import CDI_KIND
+from milligpu.node.ledger import CDI_KIND
 
 # The first version with everything used here; containerd 1.7 reads it.
 CDI_VERSION = "0.6.0"

@@ -1,4 +1,4 @@
-from milligpu.agent.processes import pod_of
+from milligpu.node.processes import pod_of
 
 UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 

@@ -2,11 +2,11 @@ import base64
 import json
 from pathlib import Path
 
-from milligpu.agent.holders import Holder, by_record, by_slots
-from milligpu.agent.ledger import Allocation, Ledger
 from milligpu.kubelet._generated import deviceplugin_pb2 as pb
 from milligpu.kubelet.checkpoint import FILE, read_checkpoint
 from milligpu.kubelet.pod_resources import Held
+from milligpu.node.holders import Holder, by_record, by_slots
+from milligpu.node.ledger import Allocation, Ledger
 
 
 def test_a_promise_survives_the_agent(tmp_path: Path) -> None:

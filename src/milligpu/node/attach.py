@@ -6,13 +6,13 @@ It is asked again after every event and always looks at everything, so it does n
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from milligpu.agent.checks import Fault, Problem, Tenancy, check
-from milligpu.agent.holders import Holder
-from milligpu.agent.ledger import Allocation
 from milligpu.model.errors import MilligpuError
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
 from milligpu.model.request import Kind
+from milligpu.node.checks import Fault, Problem, Tenancy, check
+from milligpu.node.holders import Holder
+from milligpu.node.ledger import Allocation
 from milligpu.wire.grant import decode_grant
 
 

@@ -1,11 +1,11 @@
-from milligpu.agent.attach import Attached, Plan, PodView, View, plan
-from milligpu.agent.checks import Fault, Tenancy
-from milligpu.agent.holders import Holder
-from milligpu.agent.ledger import Allocation
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import Kind
 from milligpu.model.units import Mib, Milli
+from milligpu.node.attach import Attached, Plan, PodView, View, plan
+from milligpu.node.checks import Fault, Tenancy
+from milligpu.node.holders import Holder
+from milligpu.node.ledger import Allocation
 from milligpu.wire.grant import encode_grant
 
 CARDS = {"GPU-a": Gpu("GPU-a", "V100", Mib(16384))}

@@ -2,11 +2,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from milligpu.agent.checks import Fault, Tenancy, check
 from milligpu.model.gpu import Gpu, Mode, State
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import Kind
 from milligpu.model.units import Mib, Milli
+from milligpu.node.checks import Fault, Tenancy, check
 
 CARDS = {
     "GPU-a": Gpu("GPU-a", "V100", Mib(16384)),

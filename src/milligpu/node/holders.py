@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from milligpu.agent.ledger import Allocation
 from milligpu.kubelet.checkpoint import Recorded
 from milligpu.kubelet.pod_resources import Held
+from milligpu.node.ledger import Allocation
 
 
 @dataclass(frozen=True, slots=True)
