@@ -1,4 +1,4 @@
-"""What a container needs to reach its cards: the driver's files, and ours in front of them where a share is held."""
+"""What a container needs to reach its cards: the driver's files, and ours in front where a share is held."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,8 +48,8 @@ def whole_edits(driver: Driver, gpus: Sequence[str]) -> Edits:
 def share_edits(driver: Driver, ours: Mapping[str, Path], gpus: Sequence[str], tenant: Path, usage: str) -> Edits:
     """A share: our libraries in the driver's place, the driver's behind them, and the tenant's folder.
 
-    The folder is mounted, not its files, so that a socket which a restarted agent makes anew is seen inside; only the
-    usage page can be written there.
+    The folder is mounted, not its files, so that a socket which a restarted agent makes anew is seen inside; only
+    the usage page can be written there.
     """
     behind = tuple(Mount(str(path), str(DRIVER / name)) for name, path in driver.libraries.items() if name in ours)
     beside = {name: path for name, path in driver.libraries.items() if name not in ours}
