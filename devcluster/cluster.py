@@ -11,7 +11,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +71,7 @@ class Cluster:
         )
         self.nodes: list[Node] = []
         self._clients: list[Client] = []
+        self._programs: list[Process] = []
         self.kwok: Process | None = None
         self.api_forwarder = _api_forwarder(record)
 
@@ -157,7 +158,7 @@ class Cluster:
         """Every program of the cluster."""
         optional = [self.kwok] if self.kwok else []
         on_nodes = itertools.chain.from_iterable(node.components for node in self.nodes)
-        return (*self.control_plane.components, self.api_forwarder, *on_nodes, *optional)
+        return (*self.control_plane.components, self.api_forwarder, *on_nodes, *optional, *self._programs)
 
     @cached_property
     def client(self) -> Client:
@@ -240,13 +241,15 @@ class Cluster:
         resources: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
+        each: Callable[[str], Mapping[str, str]] = lambda _name: {},
         taints: tuple[Taint, ...] = (kwok.TAINT,),
         prefix: str = "",
     ) -> kwok.KwokNodes:
         """Add nodes without a kubelet, each with `resources` beside cpu, memory and pods.
 
         By default they are tainted, so that no pod that needs a container lands there by accident; the
-        answer carries the tolerations and a selector for exactly these nodes.
+        answer carries the tolerations and a selector for exactly these nodes. `each` gives further annotations
+        for the node of a name.
         """
         if self.kwok is None:
             self._allow(KWOK_USER, KWOK_USER, rules=kwok.RULES)
@@ -263,7 +266,7 @@ class Cluster:
             names,
             resources=resources or {},
             labels={**selector, **(labels or {})},
-            annotations=annotations or {},
+            annotations=lambda name: {**(annotations or {}), **each(name)},
             taints=taints,
         )
         tolerations = (kwok.TOLERATION,) if taints else ()
@@ -280,6 +283,14 @@ class Cluster:
         given: list[dict[str, Any]] = config.get("profiles") or [{}]
         profiles = [{"schedulerName": name, **profile} for profile in given]
         return self.control_plane.start_scheduler({**config, "profiles": profiles}, name)
+
+    def new_process(self, name: str, command: Sequence[str]) -> Process:
+        """A program of a test's own beside the cluster: it has a log, and goes when the cluster goes."""
+        process = Process(
+            name, command, cgroup=self._record.cgroup, log=self._record.folder / "logs" / f"{name}.log"
+        )
+        self._programs.append(process)
+        return process
 
     def _allow(self, user: str, role: str, rules: "list[Any] | None" = None) -> None:
         """Bind a user to a cluster role, which is made first when it comes with rules."""

@@ -4,7 +4,7 @@ The scheduler, the controllers and our own code cannot tell them from real ones;
 without a container. For what needs a container, use a real node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,10 +81,10 @@ def create_nodes(
     *,
     resources: Mapping[str, str],
     labels: Mapping[str, str],
-    annotations: Mapping[str, str],
+    annotations: Callable[[str], Mapping[str, str]],
     taints: tuple[Taint, ...],
 ) -> None:
-    """Create the nodes and wait until the controller has made all of them Ready."""
+    """Create the nodes and wait until the controller has made all Ready; each has annotations of its own."""
     capacity = {**CAPACITY, **resources}
 
     def create(name: str) -> None:
@@ -96,7 +96,7 @@ def create_nodes(
                 "type": "kwok",
                 **labels,
             },
-            annotations={MANAGED: "fake", **annotations},
+            annotations={MANAGED: "fake", **annotations(name)},
         )
         status = NodeStatus(capacity=capacity, allocatable=capacity)
         client.create(Node(metadata=metadata, spec=NodeSpec(taints=list(taints)), status=status))

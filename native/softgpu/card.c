@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -108,6 +109,14 @@ void card_release(struct card *card, size_t bytes)
     card_call(card, WIRE_RELEASE, &amount, sizeof amount, 0, 0, 0);
 }
 
+static bool map_activity(struct card *card, int descriptor)
+{
+    void *page = mmap(0, sizeof *card->activity, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    close(descriptor);
+    card->activity = page == MAP_FAILED ? 0 : page;
+    return card->activity && card->activity->magic == ACTIVITY_MAGIC && card->activity->version == ACTIVITY_VERSION;
+}
+
 static bool card_open(struct card *card, const char *folder, int number)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -120,9 +129,10 @@ static bool card_open(struct card *card, const char *folder, int number)
     pthread_mutex_init(&card->lock, 0);
     uint32_t version = WIRE_VERSION;
     size_t room = sizeof card->device;
+    int descriptor = -1;
     if (card->socket >= 0 && !connect(card->socket, (struct sockaddr *)&address, sizeof address)
-        && card_call(card, WIRE_HELLO, &version, sizeof version, &card->device, &room, 0) == CUDA_SUCCESS
-        && room == sizeof card->device)
+        && card_call(card, WIRE_HELLO, &version, sizeof version, &card->device, &room, &descriptor) == CUDA_SUCCESS
+        && room == sizeof card->device && descriptor >= 0 && map_activity(card, descriptor))
         return true;
     if (card->socket >= 0)
         close(card->socket);

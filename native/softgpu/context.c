@@ -12,21 +12,25 @@ static unsigned primary_flags[MOST_CARDS];
 
 static CUresult context_new(struct card *card, unsigned flags, struct context **made)
 {
-    CUresult status = card_call(card, WIRE_CONTEXT_OPEN, 0, 0, 0, 0, 0);
+    uint32_t slot = 0;
+    size_t room = sizeof slot;
+    CUresult status = card_call(card, WIRE_CONTEXT_OPEN, 0, 0, &slot, &room, 0);
     if (status)
         return status;
     struct context *context = calloc(1, sizeof *context);
     if (context) {
         context->card = card;
         context->flags = flags;
+        context->slot = slot;
         context->id = next_id();
         pthread_mutex_init(&context->lock, 0);
+        pthread_mutex_init(&context->account, 0);
         pthread_cond_init(&context->done, 0);
         context->legacy = stream_new(context, CU_STREAM_DEFAULT, 0);
         context->handle = handle_new(HANDLE_CONTEXT, context);
     }
     if (!context || !context->handle || !context->legacy) {
-        card_call(card, WIRE_CONTEXT_CLOSE, 0, 0, 0, 0, 0);
+        card_call(card, WIRE_CONTEXT_CLOSE, &slot, sizeof slot, 0, 0, 0);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *made = context;
@@ -44,7 +48,7 @@ static void context_end(struct context *context)
         handle_drop(HANDLE_STREAM, stream->handle);
         stream_drop(stream);
     }
-    card_call(context->card, WIRE_CONTEXT_CLOSE, 0, 0, 0, 0, 0);
+    card_call(context->card, WIRE_CONTEXT_CLOSE, &context->slot, sizeof context->slot, 0, 0, 0);
 }
 
 static struct context *top(void)

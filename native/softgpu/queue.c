@@ -141,7 +141,9 @@ static void perform(struct stream *stream, struct work *work)
     switch (work->kind) {
     case WORK_GRID:
         if (!failed) {
+            account_begin(context);
             int failure = grid_run(&work->grid, work->parameters);
+            account_end(context);
             if (failure)
                 context_fail(context, (CUresult)failure);
         }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL 1
 #include "abi.h"
+#include "activity.h"
 #include "cudaapi.h"
 #include "wire.h"
 #include <pthread.h>
@@ -25,6 +26,7 @@ struct card {
     int ordinal;
     pthread_mutex_t lock;
     struct wire_device device;
+    struct activity_page *activity;
 };
 int cards_open(struct card *cards); /* how many there are */
 CUresult card_call(struct card *card, enum wire_kind kind, const void *body, size_t size, void *reply, size_t *room,
@@ -47,6 +49,9 @@ struct context {
     unsigned references; /* of a primary context */
     unsigned long long id;
     _Atomic int failure; /* the sticky error */
+    uint32_t slot;       /* of the card's activity page */
+    pthread_mutex_t account;
+    unsigned running;    /* pieces of work on the CPU right now */
     /* The streams and their queues. */
     pthread_mutex_t lock;
     pthread_cond_t done;
@@ -58,6 +63,11 @@ CUresult context_current(struct context **context);
 CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream);
 void context_fail(struct context *context, CUresult failure);
 unsigned long long next_id(void);
+
+/* ---- the account of engine time, in real time ---- */
+void account_begin(struct context *context);
+void account_end(struct context *context);
+void account_copy(struct context *context, size_t in, size_t out, uint64_t nanoseconds);
 
 /* ---- streams: ordered queues, each with a worker thread ---- */
 enum work_kind { WORK_GRID, WORK_COPY, WORK_FILL, WORK_HOST, WORK_CALLBACK, WORK_MARK, WORK_WAIT, WORK_FREE };

@@ -1,19 +1,19 @@
 /* What the library and the card's daemon say to each other: mirrored by src/milligpu/softgpu/wire.py.
  *
  * Requests and replies are a header and a body. A reply's status is a CUresult. One request is outstanding per
- * connection; a reply to a compilation carries the object file as a file descriptor. */
+ * connection; a greeting's reply carries the card's activity page as a file descriptor, a compilation's the object file. */
 #pragma once
 #include <stdint.h>
 
-enum { WIRE_VERSION = 1 };
+enum { WIRE_VERSION = 2 };
 
 enum wire_kind {
-    WIRE_HELLO = 1,         /* u32 version -> struct wire_device */
+    WIRE_HELLO = 1,         /* u32 version -> struct wire_device, and the activity page's descriptor */
     WIRE_RESERVE = 2,       /* u64 bytes */
     WIRE_RELEASE = 3,       /* u64 bytes */
     WIRE_MEMORY = 4,        /* -> u64 free, u64 total */
-    WIRE_CONTEXT_OPEN = 5,
-    WIRE_CONTEXT_CLOSE = 6,
+    WIRE_CONTEXT_OPEN = 5,  /* -> u32 slot of the activity page */
+    WIRE_CONTEXT_CLOSE = 6, /* u32 slot */
     WIRE_COMPILE = 7,       /* PTX text -> the log, and a descriptor when it worked */
 };
 

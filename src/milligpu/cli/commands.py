@@ -27,6 +27,26 @@ COMMANDS: dict[str, Entry] = {
         "Show which GPUs pods would get on a cluster, or why they would wait.",
         "milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml",
     ),
+    "ps": Entry(
+        "milligpu.cli.ps",
+        "List who holds a share of a GPU of this machine, and who waits.",
+        "milligpu ps -o wide",
+    ),
+    "resize": Entry(
+        "milligpu.cli.resize",
+        "Change the share of a running command.",
+        "milligpu resize 3f2a1c -p 0.3 -m 2Gi",
+    ),
+    "run": Entry(
+        "milligpu.cli.run",
+        "Run a command with a share of a GPU of this machine.",
+        "milligpu run -p 0.5 -- python examples/softgpu/train.py",
+    ),
+    "scheduler": Entry(
+        "milligpu.cli.scheduler",
+        "Serve kube-scheduler, and write what a cluster needs for it.",
+        "milligpu scheduler serve --kubeconfig ~/.kube/config",
+    ),
     "simulate": Entry(
         "milligpu.cli.simulate",
         "Replay pods on a cluster and compare how much of its GPUs each policy allocates.",
@@ -36,5 +56,15 @@ COMMANDS: dict[str, Entry] = {
         "milligpu.cli.softgpu",
         "Run CUDA programs on GPUs in software, without a GPU.",
         "milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py",
+    ),
+    "top": Entry(
+        "milligpu.cli.top",
+        "Show this machine's GPUs and measured use against each share.",
+        "milligpu top --once -o wide",
+    ),
+    "translate": Entry(
+        "milligpu.cli.translate",
+        "Show what manifests of any dialect ask for here.",
+        "milligpu translate -f examples/dialects/hami.yaml",
     ),
 }

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class Format(StrEnum):
@@ -56,15 +59,21 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
     On a terminal it has colour and fits the width; in a pipe it is plain, and no cell is cut.
     """
     from rich.console import Console  # noqa: PLC0415 - only a table pays for it
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(200, console.width), no_color=True)
+    console.print(make_table(columns, rows, right=right))
+
+
+def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> "Table":
+    """The same table, for a screen that is drawn again and again."""
+    from rich.table import Table  # noqa: PLC0415 - only a table pays for it
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    return table

@@ -4,6 +4,7 @@ A Pod is the plain dictionary that its JSON or YAML is. Nothing is read as "aske
 `read` finds out which dialect a pod speaks; callers need no more than that.
 """
 
-from milligpu.dialects.native import read
+from milligpu.dialects.choose import read
+from milligpu.dialects.settings import Settings
 
-__all__ = ["read"]
+__all__ = ["Settings", "read"]

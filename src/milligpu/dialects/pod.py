@@ -1,15 +1,34 @@
 """Pods as dictionaries: the few places that every dialect looks at, read with care."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from typing import Any, TypeGuard, assert_never, cast
+from typing import Any, TypeGuard, TypeVar, assert_never, cast
 
 from milligpu.model.errors import BadRequest
-from milligpu.model.request import Kind, PodRef
+from milligpu.model.request import ContainerRequest, Kind, PodRef, PodRequest, ShareRequest
 from milligpu.model.units import parse_quantity
 
 Json = Mapping[str, Any]
+
+_BYTES_PER_MIB = 1024 * 1024
+_T = TypeVar("_T")
+
+
+def request(
+    pod: Json, dialect: str, share: Callable[[str, Mapping[str, object]], ShareRequest | None]
+) -> PodRequest:
+    """The pod with what `share` reads from each container's name and devices; dialects add the rest to it."""
+    return PodRequest(
+        pod=reference(pod),
+        containers=tuple(
+            ContainerRequest(name, share(name, extended(name, container)), kind)
+            for name, kind, container in containers(pod)
+        ),
+        dialect=dialect,
+        cpu_milli=node_demand(pod, "cpu", Fraction(1000)),
+        memory_mib=node_demand(pod, "memory", Fraction(1, _BYTES_PER_MIB)),
+    )
 
 
 def reference(pod: Json) -> PodRef:
@@ -23,23 +42,69 @@ def reference(pod: Json) -> PodRef:
 
 def annotations(pod: Json) -> Mapping[str, str]:
     """The pod's annotations; Kubernetes allows only text there."""
-    found = section(section(pod, "metadata"), "annotations", "metadata.annotations")
-    for key, value in found.items():
+    return _texts(pod, "annotations")
+
+
+def labels(pod: Json) -> Mapping[str, str]:
+    """The pod's labels, likewise."""
+    return _texts(pod, "labels")
+
+
+def _texts(pod: Json, key: str) -> Mapping[str, str]:
+    found = section(section(pod, "metadata"), key, f"metadata.{key}")
+    for name, value in found.items():
         if not isinstance(value, str):
-            raise BadRequest(f"metadata.annotations[{key}]", value, "text", hint="put the value in quotes")
+            raise BadRequest(f"metadata.{key}[{name}]", value, "text", hint="put the value in quotes")
     return found
+
+
+def optional(texts: Mapping[str, str], key: str, parse: Callable[[str, object], _T]) -> _T | None:
+    """What an annotation or label says, or None where it is not written."""
+    text = texts.get(key)
+    return None if text is None else parse(key, text)
 
 
 def containers(pod: Json) -> Iterator[tuple[str, Kind, Json]]:
     """Each container with its name and kind, init containers first; ephemeral ones never get a GPU."""
     spec = section(pod, "spec")
     for key, kind in (("initContainers", Kind.INIT), ("containers", Kind.MAIN)):
-        for number, container in enumerate(_list(f"spec.{key}", spec.get(key))):
-            where = f"spec.{key}[{number}]"
-            if not _is_mapping(container) or not isinstance(container.get("name"), str):
-                raise BadRequest(where, container, "a container with a name")
+        for name, container in _named(spec, key):
             sidecar = kind is Kind.INIT and container.get("restartPolicy") == "Always"
-            yield container["name"], Kind.SIDECAR if sidecar else kind, container
+            yield name, Kind.SIDECAR if sidecar else kind, container
+
+
+def _named(spec: Json, key: str) -> Iterator[tuple[str, Json]]:
+    for number, container in enumerate(_list(f"spec.{key}", spec.get(key))):
+        if not _is_mapping(container) or not isinstance(container.get("name"), str):
+            raise BadRequest(f"spec.{key}[{number}]", container, "a container with a name")
+        yield container["name"], container
+
+
+def refuse_elsewhere(pod: Json) -> None:
+    """Devices belong to containers: Kubernetes gives none to a pod as a whole, nor to ephemeral containers."""
+    spec = section(pod, "spec")
+    places = [("spec.resources", spec)]
+    places += [
+        (f"ephemeralContainers[{name}].resources", each) for name, each in _named(spec, "ephemeralContainers")
+    ]
+    for where, place in places:
+        for kind in ("limits", "requests"):
+            for key, value in section(section(place, "resources", where), kind, f"{where}.{kind}").items():
+                if is_device(key):
+                    raise BadRequest(f"{where}.{kind}[{key}]", value, "devices in a container's resources.limits")
+
+
+def first_main(pod: Json) -> str:
+    """The container that gets what a dialect asks for the pod as a whole."""
+    return next((name for name, kind, _ in containers(pod) if kind is Kind.MAIN), "")
+
+
+def is_device(key: str) -> bool:
+    """Whether a resource is a device; cpu, memory and their kin have no domain in their names.
+
+    The talk's class resources (`gpu-gold`) have none either.
+    """
+    return ("/" in key and not key.startswith("kubernetes.io/")) or key.startswith("gpu-")
 
 
 def extended(name: str, container: Json) -> Mapping[str, object]:
@@ -50,16 +115,40 @@ def extended(name: str, container: Json) -> Mapping[str, object]:
     where = f"containers[{name}].resources"
     requests, limits = _resources(name, container)
     for key in limits.keys() & requests.keys():
-        if "/" in key and parse_quantity(f"{where}.limits[{key}]", limits[key]) != parse_quantity(
+        if is_device(key) and parse_quantity(f"{where}.limits[{key}]", limits[key]) != parse_quantity(
             f"{where}.requests[{key}]", requests[key]
         ):
             raise BadRequest(f"{where}.requests[{key}]", requests[key], f"its limit, {limits[key]}")
-    # cpu, memory and their kin have no domain in their names; the talk's gpu-gold has none either.
-    return {key: value for key, value in {**requests, **limits}.items() if "/" in key or key.startswith("gpu-")}
+    return {key: value for key, value in {**requests, **limits}.items() if is_device(key)}
+
+
+def devices(pod: Json) -> Mapping[str, str]:
+    """Every device resource that any container names, with the field where it stands."""
+    found: dict[str, str] = {}
+    for name, _, container in containers(pod):
+        for key in extended(name, container):
+            found.setdefault(key, field(name, key))
+    return found
+
+
+def field(container: str, resource: str) -> str:
+    """How refusals name a container's resource."""
+    return f"containers[{container}].resources.limits[{resource}]"
 
 
 def node_demand(pod: Json, resource: str, scale: Fraction) -> int:
     """What the pod needs of an ordinary resource, by Kubernetes' formula, rounded up after scaling."""
+    spec = section(pod, "spec")
+    whole = section(section(spec, "resources", "spec.resources"), "requests", "spec.resources.requests")
+    overhead = parse_quantity(f"spec.overhead[{resource}]", section(spec, "overhead").get(resource, 0))
+    if resource in whole:  # a pod's own request stands for those of its containers
+        return math.ceil(
+            (parse_quantity(f"spec.resources.requests[{resource}]", whole[resource]) + overhead) * scale
+        )
+    return math.ceil((_containers_demand(pod, resource) + overhead) * scale)
+
+
+def _containers_demand(pod: Json, resource: str) -> Fraction:
     sidecars = main = peak = Fraction(0)
     for name, kind, container in containers(pod):
         requests, limits = _resources(name, container)
@@ -75,10 +164,7 @@ def node_demand(pod: Json, resource: str, scale: Fraction) -> int:
                 peak = max(peak, sidecars + amount)
             case _:
                 assert_never(kind)
-    overhead = parse_quantity(
-        f"spec.overhead[{resource}]", section(section(pod, "spec"), "overhead").get(resource, 0)
-    )
-    return math.ceil((max(peak, main + sidecars) + overhead) * scale)
+    return max(peak, main + sidecars)
 
 
 def _resources(name: str, container: Json) -> tuple[Json, Json]:

@@ -19,6 +19,11 @@ ANTI_AFFINITY = PREFIX + "anti-affinity"
 EXCLUSION = PREFIX + "exclusion"
 GROUP = PREFIX + "group"
 GROUP_SIZE = PREFIX + "group-size"
+GROUP_LEAST = PREFIX + "group-least"
+SHARES = PREFIX + "shares"
+"""Per container, what the two resources cannot say: several GPUs in part, or memory without compute."""
+DIALECT = PREFIX + "dialect"
+"""In which dialect the pod was written before admission brought it into this form."""
 
 USER_ANNOTATIONS = frozenset(
     {
@@ -33,6 +38,9 @@ USER_ANNOTATIONS = frozenset(
         EXCLUSION,
         GROUP,
         GROUP_SIZE,
+        GROUP_LEAST,
+        SHARES,
+        DIALECT,
     }
 )
 

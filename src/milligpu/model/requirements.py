@@ -180,7 +180,7 @@ def _read(field: str, term: str, match: re.Match[str]) -> Requirements:
         names = tuple(name.strip() for name in match["names"].split(","))
     else:
         raise bad()
-    check: Callable[[str, object], str] = parse_uuid if key == "uuid" else _parse_model
+    check: Callable[[str, object], str] = parse_uuid if key == "uuid" else parse_model
     names = tuple(check(f"{field}: {key}", name) for name in names)
     if len(names) > _NAMES_MAX:
         raise BadRequest(field, f"{len(names)} names", f"at most {_NAMES_MAX}")
@@ -192,7 +192,8 @@ def _read(field: str, term: str, match: re.Match[str]) -> Requirements:
 _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._/-]{0,62}[A-Za-z0-9])?")
 
 
-def _parse_model(field: str, value: object) -> str:
+def parse_model(field: str, value: object) -> str:
+    """Read a model's name as people write it."""
     if not (isinstance(value, str) and _MODEL.fullmatch(value)):
         raise BadRequest(field, value, "a model's name such as V100 or A100-SXM4-80GB")
     return value

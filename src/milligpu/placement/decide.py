@@ -106,8 +106,21 @@ class Placer:
 
     def place(self, request: PodRequest, among: Iterable[str] | None = None) -> Grant | None:
         """As `decide`, without the reasons."""
-        chosen = self._choose(request, self._allowed(among))
+        return self.place_on(request, self._allowed(among))
+
+    def place_on(self, request: PodRequest, rows: BoolArray | None) -> Grant | None:
+        """As `place`, for nodes whose rows were looked up before (`mask`); None is all."""
+        self._refresh_layout()
+        chosen = self._choose(request, rows)
         return None if chosen is None else self._grant(request, *chosen)
+
+    def mask(self, names: Iterable[str]) -> BoolArray:
+        """The rows of these nodes, to ask about them again and again; good until the layout changes."""
+        self._refresh_layout()
+        mask = np.zeros(self.snapshot.rows, np.bool_)
+        rows_of = self.snapshot.rows_of
+        mask[[row for name in names for row in rows_of.get(name, ())]] = True
+        return mask
 
     def explain(self, request: PodRequest, among: Iterable[str] | None = None) -> NoFit:
         """Card by card why the request does not fit; cards that would do are not listed."""
@@ -140,12 +153,7 @@ class Placer:
 
     def _allowed(self, among: Iterable[str] | None) -> BoolArray | None:
         self._refresh_layout()
-        if among is None:
-            return None
-        mask = np.zeros(self.snapshot.rows, np.bool_)
-        rows_of = self.snapshot.rows_of
-        mask[[row for name in among for row in rows_of.get(name, ())]] = True
-        return mask
+        return None if among is None else self.mask(among)
 
     def _choose(self, request: PodRequest, allowed: BoolArray | None) -> tuple[int, IntArray] | None:
         policy = request.strategy or self.policy

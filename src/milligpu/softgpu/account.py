@@ -13,6 +13,8 @@ class Client:
     pid: int
     memory: int = 0
     contexts: int = 0
+    slots: set[int] = field(default_factory=set[int])
+    """Of its contexts, on the card's activity page."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
 
 from milligpu.softgpu.account import Account
+from milligpu.softgpu.activity import Activity
 from milligpu.softgpu.compile import CompileService
 from milligpu.softgpu.models import find_model
 from milligpu.softgpu.names import CONTROL, LOG_FILE, PID_FILE
@@ -31,6 +32,7 @@ class Settings:
     devices: int
     model: str
     memory: int | None
+    speed: float
     watch: int | None
 
     @classmethod
@@ -42,6 +44,7 @@ class Settings:
         parser.add_argument("--devices", type=int, default=1)
         parser.add_argument("--model", required=True)
         parser.add_argument("--memory", type=int)
+        parser.add_argument("--speed", type=float, default=0.0)
         parser.add_argument("--watch", type=int)
         return cls(**vars(parser.parse_args(arguments)))
 
@@ -100,11 +103,12 @@ async def _serve(
         loop.add_reader(watched, stop.set)
     compiler = CompileService(settings.cache)
     compiler.warm_up()
+    activities = [Activity(settings.speed) for _ in cards]
     tasks = [
-        asyncio.create_task(CardServer(card, compiler).serve(listener))
-        for card, listener in zip(cards, listeners, strict=True)
+        asyncio.create_task(CardServer(card, activity, compiler).serve(listener))
+        for card, activity, listener in zip(cards, activities, listeners, strict=True)
     ]
-    tasks.append(asyncio.create_task(serve_control(control, cards)))
+    tasks.append(asyncio.create_task(serve_control(control, list(zip(cards, activities, strict=True)))))
     await stop.wait()
     compiler.close()
     for task in tasks:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from milligpu.softgpu import wire
 from milligpu.softgpu.account import Account, Client
+from milligpu.softgpu.activity import Activity
 from milligpu.softgpu.compile import CompileService
 from milligpu.softgpu.wire import Kind, Status
 
@@ -21,8 +22,9 @@ _BACKLOG = 512
 class CardServer:
     """Serves one card. A connection is a process that has the card open."""
 
-    def __init__(self, account: Account, compiler: CompileService) -> None:
+    def __init__(self, account: Account, activity: Activity, compiler: CompileService) -> None:
         self._account = account
+        self._activity = activity
         self._compiler = compiler
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -47,6 +49,8 @@ class CardServer:
                     await self._answer(connection, client, kind, await _receive(connection, size))
         finally:
             self._account.disconnect(client)
+            for slot in client.slots:
+                self._activity.close(slot)
 
     async def _answer(self, connection: socket.socket, client: Client, kind: int, body: bytes) -> None:
         if kind == Kind.COMPILE:
@@ -58,7 +62,8 @@ class CardServer:
                     os.close(result.descriptor)
             return
         status, answer = self._decide(client, kind, body)
-        await _reply(connection, status, answer)
+        greeted = kind == Kind.HELLO and status is Status.SUCCESS
+        await _reply(connection, status, answer, self._activity.descriptor if greeted else -1)
 
     def _decide(self, client: Client, kind: int, body: bytes) -> tuple[Status, bytes]:
         account = self._account
@@ -70,9 +75,9 @@ class CardServer:
             case Kind.MEMORY:
                 return Status.SUCCESS, wire.MEMORY.pack(account.free, account.memory)
             case Kind.CONTEXT_OPEN:
-                return (Status.SUCCESS if account.open_context(client) else Status.OUT_OF_MEMORY), b""
-            case Kind.CONTEXT_CLOSE:
-                return (Status.SUCCESS if account.close_context(client) else Status.INVALID_VALUE), b""
+                return self._open_context(client)
+            case Kind.CONTEXT_CLOSE if len(body) == wire.SLOT.size:
+                return self._close_context(client, wire.SLOT.unpack(body)[0])
             case Kind.RESERVE | Kind.RELEASE if len(body) == wire.AMOUNT.size:
                 (size,) = wire.AMOUNT.unpack(body)
                 if kind == Kind.RESERVE:
@@ -80,6 +85,24 @@ class CardServer:
                 return (Status.SUCCESS if account.release(client, size) else Status.INVALID_VALUE), b""
             case _:
                 return Status.INVALID_VALUE, b""
+
+    def _open_context(self, client: Client) -> tuple[Status, bytes]:
+        slot = self._activity.open(client.pid)
+        if slot is None:
+            return Status.OUT_OF_MEMORY, b""
+        if not self._account.open_context(client):
+            self._activity.close(slot)
+            return Status.OUT_OF_MEMORY, b""
+        client.slots.add(slot)
+        return Status.SUCCESS, wire.SLOT.pack(slot)
+
+    def _close_context(self, client: Client, slot: int) -> tuple[Status, bytes]:
+        if slot not in client.slots:
+            return Status.INVALID_VALUE, b""
+        client.slots.remove(slot)
+        self._activity.close(slot)
+        self._account.close_context(client)
+        return Status.SUCCESS, b""
 
 
 async def _receive(connection: socket.socket, size: int) -> bytes:
@@ -103,25 +126,37 @@ async def _reply(connection: socket.socket, status: Status, body: bytes, descrip
     await asyncio.get_running_loop().sock_sendall(connection, header + body)
 
 
-async def serve_control(listener: socket.socket, accounts: list[Account]) -> None:
+async def serve_control(listener: socket.socket, cards: list[tuple[Account, Activity]]) -> None:
     """Whoever connects receives the state as JSON."""
     loop = asyncio.get_running_loop()
     while True:
         connection, _ = await loop.sock_accept(listener)
         with connection, contextlib.suppress(ConnectionError):
-            await loop.sock_sendall(connection, json.dumps([_state(each) for each in accounts]).encode())
+            await loop.sock_sendall(connection, json.dumps([_state(*each) for each in cards]).encode())
 
 
-def _state(account: Account) -> dict[str, object]:
+def _state(account: Account, activity: Activity) -> dict[str, object]:
+    late = activity.lateness()
     return {
         "index": account.index,
         "name": account.model.name,
         "uuid": f"GPU-{account.uuid}",
         "memory": account.memory,
         "used": account.used,
-        "processes": [
-            {"pid": client.pid, "memory": client.memory, "contexts": client.contexts} for client in account.clients
-        ],
+        "speed": activity.speed,
+        "late": {"launches": late.count, "worst_ns": late.worst, "total_ns": late.total},
+        "processes": [_process(client, activity) for client in account.clients],
+    }
+
+
+def _process(client: Client, activity: Activity) -> dict[str, object]:
+    usage = [activity.read(slot) for slot in client.slots]
+    return {
+        "pid": client.pid,
+        "memory": client.memory,
+        "contexts": client.contexts,
+        "busy_ns": sum(each.busy for each in usage),
+        "copy_ns": sum(each.copy_busy for each in usage),
     }
 
 

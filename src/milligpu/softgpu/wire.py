@@ -5,12 +5,13 @@ from enum import IntEnum
 
 from milligpu.softgpu.account import Account
 
-VERSION = 1
+VERSION = 2
 REQUEST = struct.Struct("<II")
 REPLY = struct.Struct("<II")
 AMOUNT = struct.Struct("<Q")
 MEMORY = struct.Struct("<QQ")
 HELLO = struct.Struct("<I")
+SLOT = struct.Struct("<I")
 DEVICE = struct.Struct("<64s16sQ12I")
 assert DEVICE.size == 136  # mirrored by a static assertion in wire.h
 

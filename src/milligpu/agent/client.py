@@ -1,0 +1,115 @@
+"""The other end of the agent's socket: finds an agent, or starts one."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+
+from milligpu.agent import protocol
+from milligpu.agent.places import SERVICE, Places
+from milligpu.agent.processes import SESSION_VARIABLE
+from milligpu.agent.protocol import Answer, Granted, Queued, Refused, Request, Take
+from milligpu.model.errors import NoCapacity, Unavailable
+
+IDLE_SECONDS = 10.0
+"""An agent that was started by a command stays so long; a script's next command then finds its software GPU."""
+# Starting takes a second or two on a busy machine.
+_START_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
+# The agent looks for GPUs, and may have to start one, before its first answer.
+_ANSWER_SECONDS = 60.0
+# An agent may be killed, and its successor too; more often than this it has a fault.
+_TRIES = 5
+
+
+class Client:
+    """Talks to this machine's agent."""
+
+    def __init__(self, env: Mapping[str, str], idle: float = IDLE_SECONDS) -> None:
+        self._env = env
+        self._idle = idle
+
+    def ask(self, request: Request) -> Answer:
+        """One question, one answer; a refusal is raised."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        for answer in self._answers(request, deadline):
+            return _checked(answer)
+        raise self._silent()
+
+    def _silent(self) -> Unavailable:
+        return Unavailable("the agent does not answer", hint=f"its log: {Places.own(self._env).log}")
+
+    def take(self, request: Take, deadline: float | None) -> Iterator[Queued | Granted]:
+        """Ask for a share: how we stand whenever that changes, and in the end the share.
+
+        If the agent is killed meanwhile, its successor is asked again; it knows what we were granted.
+        """
+        unanswered = 0
+        while unanswered < _TRIES:
+            unanswered += 1
+            for answer in self._answers(request, deadline):
+                unanswered = 0
+                checked = _checked(answer)
+                assert isinstance(checked, Queued | Granted)
+                yield checked
+                if isinstance(checked, Granted):
+                    return
+        raise self._silent()
+
+    def _answers(self, request: Request, deadline: float | None) -> Iterator[Answer]:
+        """All that is said, until the other end or our patience ends."""
+        with closing(self._connect()) as connection, suppress(ConnectionError):
+            connection.sendall(protocol.encode(request))
+            with connection.makefile("rb") as lines:
+                while True:
+                    if deadline is not None:
+                        connection.settimeout(max(0.001, deadline - time.monotonic()))
+                    try:
+                        line = lines.readline(protocol.LINE_MAX)
+                    except TimeoutError:
+                        raise NoCapacity("nothing became free in time") from None
+                    if not line:
+                        return
+                    yield protocol.decode_answer(line)
+
+    def _connect(self) -> socket.socket:
+        own = Places.own(self._env)
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            for places in (Places(SERVICE), own):
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                with suppress(OSError):
+                    connection.connect(str(places.socket))
+                    return connection
+                connection.close()
+            if time.monotonic() > deadline:
+                raise Unavailable("the agent does not start", hint=f"its log: {own.log}")
+            self._start(own)
+            time.sleep(_LOOK_SECONDS)
+
+    def _start(self, places: Places) -> None:
+        """Start an agent; it returns at once when there is one already."""
+        command = [sys.executable, "-m", "milligpu.agent", str(places.folder), "--idle", str(self._idle)]
+        # numpy's threads would cost an agent more than they bring, and must not be there when it forks.
+        env = {**_outside(self._env, places), "OPENBLAS_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=env, cwd="/"
+        )
+        if done.returncode:
+            reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+            raise Unavailable(f"the agent did not start: {reason}")
+
+
+def _outside(env: Mapping[str, str], places: Places) -> dict[str, str]:
+    """The environment without what belongs to a session: an agent that a session's command starts is outside it."""
+    path = [part for part in env.get("LD_LIBRARY_PATH", "").split(":") if not part.startswith(str(places.sessions))]
+    clean = {name: value for name, value in env.items() if name not in (SESSION_VARIABLE, "LD_LIBRARY_PATH")}
+    return {**clean, "LD_LIBRARY_PATH": ":".join(path)} if any(path) else clean
+
+
+def _checked(answer: Answer) -> Answer:
+    if isinstance(answer, Refused):
+        raise protocol.error(answer)
+    return answer

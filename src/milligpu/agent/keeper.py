@@ -1,0 +1,212 @@
+"""Who holds what and who waits: the agent's state, kept in step with what is on disk.
+
+Everything that must survive is on disk before anybody is told of it, and is taken from there before anything is
+given to somebody else. So an agent may be killed between any two lines of this.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from milligpu.agent.books import Books, Held
+from milligpu.agent.machine import Hardware, Machine
+from milligpu.agent.processes import Process
+from milligpu.agent.protocol import Granted, Queued, refusal
+from milligpu.agent.record import Session
+from milligpu.agent.sessions import Sessions
+from milligpu.agent.tenant import limits_page
+from milligpu.agent.waiting import Queue, Tell, Waiting
+from milligpu.agent.wish import Wish, describe_command, describe_share
+from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity, Unavailable
+from milligpu.model.grant import Grant, NoFit
+from milligpu.model.request import ShareRequest
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """The sessions and the queue of one machine."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        hardware: Hardware,
+        name: str,
+        now: Callable[[], float],
+        watch: Callable[[Session], None],
+    ) -> None:
+        """`watch` is told of each session that starts, and says with `ended` when its command has gone."""
+        self.disk = sessions
+        self.queue = Queue()
+        self.sessions: dict[str, Session] = {}
+        """Each holds its share from before its command hears of it until nothing of it is left on a GPU."""
+        self.hardware = hardware
+        self._name = name
+        self._now = now
+        self._watch = watch
+        self._machine: Machine | None = None
+        self.books = Books(name, ())
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody holds or wants anything."""
+        return bool(self.sessions or self.queue)
+
+    @property
+    def held(self) -> Sequence[Held]:
+        """All that is held, in the order in which it was granted."""
+        return [session.held for session in self.sessions.values()]
+
+    def machine(self) -> Machine:
+        """This machine's GPUs; looked for again whenever nobody is on any."""
+        if self._machine is None or not self.sessions:
+            self._machine = self.hardware.find()
+            self.books = Books(self._name, self._machine.gpus)
+        return self._machine
+
+    def recover(self) -> Sequence[str]:
+        """Take over the sessions that an agent before this one made; returns those whose record does not read."""
+        found, broken = self.disk.found()
+        if found:
+            self.machine()
+        self.sessions = {session.id: session for session in found}
+        self._write_pages()
+        for session in found:
+            log.info("session %s: found again", session.id)
+            self._watch(session)
+        return broken
+
+    # -- taking and giving back --------------------------------------------------------------------------------
+
+    def take(
+        self,
+        process: Process,
+        command: tuple[str, ...],
+        wish: Wish,
+        tell: Tell,
+        *,
+        wait: bool,
+    ) -> Waiting | None:
+        """Grant a share now, or put the process into the queue; `tell` is called with what becomes of it."""
+        self.machine()
+        for session in self.sessions.values():
+            if session.process == process:
+                # It asked an agent that was killed before the answer came through.
+                tell(self._granted(session))
+                return None
+        waiting = Waiting(self.disk.new_id(), process, command, wish, tell, patient=wait)
+        never = self.books.hopeless(waiting.id, wish)
+        if never is not None:
+            raise NoCapacity(
+                f"{describe_share(wish.share)} cannot be had on this machine: {self._cards(never)}",
+                hint="no waiting helps; see: milligpu top --once",
+            )
+        self.queue.add(waiting)
+        self.serve_queue()
+        if waiting not in self.queue.all:
+            return None
+        if not wait and waiting.told is not None:
+            self.queue.remove(waiting)
+            raise NoCapacity(f"{describe_share(wish.share)} is not free: {waiting.told.line}")
+        return waiting
+
+    def leave(self, waiting: Waiting) -> None:
+        """It no longer waits."""
+        self.queue.remove(waiting)
+        self.serve_queue()
+
+    def ended(self, session: str) -> None:
+        """Nothing is left of a session: what it held is free."""
+        self.disk.remove(session)
+        del self.sessions[session]
+        log.info("session %s: ended", session)
+        self._write_pages()
+        self.serve_queue()
+
+    def serve_queue(self) -> None:
+        """Grant in order as far as it goes; tell the rest how they stand."""
+        while self.queue.all and self._grant(self.queue.all[0]):
+            pass
+        ahead: list[str] = []
+        for waiting in self.queue.all:
+            answer = self.books.decide(waiting.id, waiting.wish, self.held)
+            reason = self._cards(answer) if isinstance(answer, NoFit) else "others come first"
+            holders = [describe_command(each.id, each.command) for each in self.sessions.values()]
+            waiting.queued(Queued(reason, list(ahead), holders))
+            ahead.append(describe_command(waiting.id, waiting.command))
+
+    def _grant(self, waiting: Waiting) -> bool:
+        answer = self.books.decide(waiting.id, waiting.wish, self.held)
+        if isinstance(answer, NoFit):
+            return False
+        self.queue.remove(waiting)
+        try:
+            session = self._make(waiting, answer)
+        except MilligpuError as error:
+            waiting.tell(refusal(error))
+        except OSError as error:
+            waiting.tell(refusal(Unavailable(f"cannot write to {error.filename}: {error.strerror}")))
+        else:
+            self._watch(session)
+            waiting.tell(self._granted(session))
+        return True
+
+    def _make(self, waiting: Waiting, answer: Grant) -> Session:
+        held = Held(waiting.id, answer)
+        session = Session(waiting.id, waiting.process, waiting.command, self._now(), waiting.wish, held)
+        slots = self.books.slots([*self.held, held])[session.id]
+        page = None if session.whole else limits_page(answer, session.shares, slots)
+        self.disk.add(session, page, self.machine().drivers)
+        self.sessions[session.id] = session
+        self._write_pages(but=session.id)
+        log.info(
+            "session %s: %s for process %d", session.id, describe_share(waiting.wish.share), waiting.process.pid
+        )
+        return session
+
+    def _granted(self, session: Session) -> Granted:
+        softgpu = self.machine().softgpu
+        return Granted(
+            session.id,
+            str(self.disk.folder(session.id)),
+            list(session.held.grant.gpus),
+            session.whole,
+            None if softgpu is None else str(softgpu),
+        )
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    def resize(self, session: Session, share: ShareRequest) -> Session:
+        """Change what a running session holds of its GPUs."""
+        if session.whole or share.whole:
+            raise BadRequest(
+                "session",
+                session.id,
+                "a session and a share below a whole GPU (nothing of ours stands between a program and those)",
+            )
+        answer = self.books.resize(session.held, replace(session.wish, share=share), self.held)
+        if isinstance(answer, NoFit):
+            raise NoCapacity(
+                f"{describe_share(share)} is not free where session {session.id} is: {self._cards(answer)}"
+            )
+        changed = replace(session, wish=replace(session.wish, share=share), held=Held(session.id, answer))
+        self.disk.change(changed)
+        self.sessions[session.id] = changed
+        self._write_pages()
+        log.info("session %s: resized to %s", session.id, describe_share(share))
+        self.serve_queue()
+        return changed
+
+    def _write_pages(self, but: str = "") -> None:
+        """Bring every page in step with the books: who comes or goes moves the slots of others."""
+        slots = self.books.slots(self.held)
+        for session in self.sessions.values():
+            if not session.whole and session.id != but:
+                page = limits_page(session.held.grant, session.shares, slots[session.id])
+                self.disk.tenant(session.id).change(page)
+
+    def _cards(self, nofit: NoFit) -> str:
+        """A refusal on one machine: its user knows the cards by number, and there is one node only."""
+        number = {uuid: str(index) for index, uuid in enumerate(self.books.gpus)}
+        refusals = tuple(replace(each, node="GPU", gpu=number.get(each.gpu, "")) for each in nofit.refusals)
+        return NoFit(refusals, nofit.nodes, nofit.nearest).summary().removeprefix("0/1 nodes: 1 ")

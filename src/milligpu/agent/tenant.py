@@ -1,0 +1,111 @@
+"""A tenant's folder: the pages between the agent and the tenant's processes, and the driver that they wrap.
+
+    limits      what the tenant may use; it can read this and not write it
+    usage       its own account
+    arbiter     the socket on which it asks for the lease
+    real/       the driver's own libraries
+
+Whoever finds no folder, or half of one, has no GPU; so a folder is made under another name and renamed.
+"""
+
+import ctypes
+import mmap
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from milligpu.agent.slots import Slot
+from milligpu.model.errors import BadFormat, MilligpuError
+from milligpu.model.grant import GpuShare, Grant
+from milligpu.native import library
+from milligpu.wire.limits import LIMITS_SIZE, GpuLimits, LimitsPage, decode_limits, encode_limits
+from milligpu.wire.usage import USAGE_SIZE, Account, UsagePage, decode_usage, encode_usage
+
+LIMITS, USAGE, REAL = "limits", "usage", "real"
+CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """Where the driver's own libraries are; NVML is missing on some machines, and then nobody sees it."""
+
+    cuda: Path
+    nvml: Path | None
+
+
+def limits_page(grant: Grant, shares: tuple[GpuShare, ...], slots: dict[str, Slot]) -> LimitsPage:
+    """What a tenant may use, in its page's terms; `slots` are its own, by GPU."""
+    return LimitsPage(
+        tuple(
+            GpuLimits(
+                share.gpu,
+                share.milli,
+                share.limit,
+                share.mib << 20,
+                grant.policy,
+                slots[share.gpu].start_us,
+                slots[share.gpu].length_us,
+            )
+            for share in shares
+        ),
+        grant.priority,
+        grant.generation,
+    )
+
+
+class Tenant:
+    """One tenant's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def make(cls, folder: Path, page: LimitsPage, drivers: Drivers, uid: int) -> "Tenant":
+        """Write a new folder, of which the tenant's user may write only the usage page."""
+        folder.mkdir(mode=0o755)
+        _write(folder / LIMITS, encode_limits(page), 0o644)
+        _write(folder / USAGE, encode_usage(UsagePage((Account(),) * len(page.gpus))), 0o600)
+        if uid != os.geteuid():
+            os.chown(folder / USAGE, uid, -1)
+        real = folder / REAL
+        real.mkdir(mode=0o755)
+        for name, driver in ((CUDA, drivers.cuda), (NVML, drivers.nvml)):
+            if driver is not None:
+                (real / name).symlink_to(driver)
+        return cls(folder)
+
+    def change(self, page: LimitsPage) -> None:
+        """Replace the configuration in place; running processes see the old one or the new one, never a mixture."""
+        next_page = encode_limits(page)
+        with (self.folder / LIMITS).open("r+b") as file, closing(mmap.mmap(file.fileno(), LIMITS_SIZE)) as shared:
+            present = (ctypes.c_char * LIMITS_SIZE).from_buffer(shared)
+            refused = _pages().mg_limits_write(ctypes.byref(present), next_page)
+            del present  # else the mapping could not be closed
+        if refused:
+            raise MilligpuError(f"{self.folder / LIMITS}: the page was refused")
+
+    def limits(self) -> LimitsPage:
+        """What the page says now."""
+        return decode_limits((self.folder / LIMITS).read_bytes())
+
+    def usage(self) -> UsagePage | None:
+        """The tenant's own account, or None when the tenant spoilt it; only the tenant is the worse for that."""
+        try:
+            with (self.folder / USAGE).open("rb") as file:
+                return decode_usage(file.read(USAGE_SIZE + 1))
+        except (OSError, BadFormat):
+            return None
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask is
+        file.write(data)
+
+
+@cache
+def _pages() -> ctypes.CDLL:
+    return ctypes.CDLL(str(library("libmilligpu-pages.so")))

@@ -1,0 +1,43 @@
+"""What a command asks for, and how to say it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from milligpu.model.qos import Policy
+from milligpu.model.request import ShareRequest
+from milligpu.model.units import Mib, Milli, show_mib, show_milli
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a command asks for."""
+
+    share: ShareRequest
+    policy: Policy | None = None
+    priority: int = 0
+
+
+def share_request(count: int, milli: int | None, mib: int | None, limit: int | None) -> ShareRequest:
+    """A share from plain numbers, each checked."""
+    return ShareRequest(
+        count,
+        None if milli is None else Milli(milli),
+        None if mib is None else Mib(mib),
+        limit=None if limit is None else Milli(limit),
+    )
+
+
+def describe_share(share: ShareRequest) -> str:
+    """What somebody asks for, as they would say it."""
+    if share.whole:
+        return "a whole GPU" if share.count == 1 else f"{share.count} whole GPUs"
+    parts = [] if share.milli is None else [f"{show_milli(share.milli)} GPU"]
+    if share.mib is not None:
+        parts.append(show_mib(share.mib))
+    return ("" if share.count == 1 else f"{share.count} x ") + " with ".join(parts)
+
+
+def describe_command(name: str, command: Sequence[str], room: int = 40) -> str:
+    """A session as a person knows it."""
+    text = " ".join(command)
+    return f"{name} ({text if len(text) <= room else text[: room - 1] + '…'})"

@@ -1,0 +1,86 @@
+"""`milligpu run`: a command with a share of one of this machine's GPUs."""
+
+import os
+import signal
+import time
+
+import click
+
+from milligpu.agent.client import Client
+from milligpu.agent.environment import session_environment
+from milligpu.agent.protocol import Granted, Take
+from milligpu.agent.wish import describe_share, share_request
+from milligpu.cli.shares import share_options
+from milligpu.model.errors import Unavailable
+from milligpu.model.qos import PRIORITY_MAX, PRIORITY_MIN, Policy
+from milligpu.model.units import GPUS_MAX, WHOLE, Mib, Milli
+
+_NOT_FOUND, _NOT_RUNNABLE = 127, 126
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "-n", "--count", type=click.IntRange(1, GPUS_MAX), default=1, show_default=True, help="So many GPUs, each so."
+)
+@share_options
+@click.option("--policy", type=click.Choice([str(each) for each in Policy]), help="How the GPU's time is divided.")
+@click.option(
+    "--priority",
+    type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX),
+    default=PRIORITY_MIN,
+    show_default=True,
+    help="A higher one goes first.",
+)
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer than this (exit 75).")
+@click.option("--no-wait", is_flag=True, help="Do not wait at all (exit 75).")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND…")
+def command(
+    *,
+    count: int,
+    milli: Milli | None,
+    mib: Mib | None,
+    limit: Milli | None,
+    policy: str | None,
+    priority: int,
+    timeout: float | None,
+    no_wait: bool,
+    argv: tuple[str, ...],
+) -> int:
+    """Run a command with a share of a GPU of this machine, or with whole ones (-p 1, also the default).
+
+    The command takes the place of this process: its exit code, signals and terminal are its own. The share is held
+    for as long as it lives, and free however it ends.
+    """
+    if milli is None and mib is None:
+        milli = WHOLE
+    described = describe_share(share_request(count, milli, mib, limit))
+    request = Take(
+        list(argv), count, milli, mib, limit, None if policy is None else Policy(policy), priority, not no_wait
+    )
+    granted = _wait(request, described, timeout)
+    if granted.softgpu is not None:
+        click.echo("milligpu: no GPU here; this is one in software", err=True)
+    return _become(argv, {**os.environ, **session_environment(granted, os.environ)})
+
+
+def _wait(request: Take, described: str, timeout: float | None) -> Granted:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for answer in Client(os.environ).take(request, deadline):
+        if isinstance(answer, Granted):
+            return answer
+        click.echo(f"milligpu: waiting for {described}: {answer.line}", err=True)
+    raise Unavailable("the agent gave no answer")
+
+
+def _become(argv: tuple[str, ...], environment: dict[str, str]) -> int:
+    """Replace this process; only what cannot be run comes back."""
+    # Python ignores it; a program that is started expects to be ended by a closed pipe.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except FileNotFoundError:
+        click.echo(f"error: {argv[0]}: no such command", err=True)
+        return _NOT_FOUND
+    except OSError as error:
+        click.echo(f"error: {argv[0]}: {error.strerror}", err=True)
+        return _NOT_RUNNABLE

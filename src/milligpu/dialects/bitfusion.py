@@ -1,0 +1,163 @@
+"""Bitfusion: a number of GPUs and a part of each one's memory, as resources or in `bitfusion run …` itself.
+
+Compute was never divided there: the part is what is guaranteed here, and the card is the ceiling.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from milligpu.dialects import pod as pods
+from milligpu.dialects.settings import DEFAULTS, Settings
+from milligpu.model.errors import BadRequest
+from milligpu.model.request import PodRequest, ShareRequest
+from milligpu.model.units import GPUS_MAX, WHOLE, Mib, Milli, parse_fraction, parse_mib, parse_size, parse_whole
+
+PREFIX = "bitfusion.io/"
+AMOUNT, AMOUNT_OLD = PREFIX + "gpu-amount", PREFIX + "gpu-num"
+PERCENT, MEMORY = PREFIX + "gpu-percent", PREFIX + "gpu-memory"
+RESOURCES = frozenset({AMOUNT, AMOUNT_OLD, PERCENT, MEMORY})
+
+MANAGE = "auto-management/bitfusion"
+FILTER = "bitfusion-client/filter"
+_WRAPS = frozenset({"all", "y", "yes", "true", "on"})
+_MANAGES = _WRAPS | {"injection", "none"}
+_HOST_FILTER = re.compile(r"server\.hostname=([A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?)")
+
+# A plain number of memory is in MB, as its command line counts; one that no card could have is in bytes.
+_PLAIN_MAX = 1_000_000
+_PERCENT = WHOLE // 100
+
+
+def speaks(pod: pods.Json) -> str | None:
+    """The first field in this dialect: a resource, or a command that starts `bitfusion run`."""
+    found = (field for key, field in pods.devices(pod).items() if key.startswith(PREFIX))
+    return next(found, None) or next((field for _, field, _ in _commands(pod)), None)
+
+
+def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings
+    """Each container's GPUs; its resources go before its command."""
+    notes = pods.annotations(pod)
+    if notes.get(MANAGE, "all").lower() not in _MANAGES:
+        raise BadRequest(MANAGE, notes[MANAGE], "all, injection or none")
+    host(pod)
+    runs = {name: _run(field, words) for name, field, words in _commands(pod)}
+
+    def share(name: str, wants: Mapping[str, object]) -> ShareRequest | None:
+        asked = {key: value for key, value in wants.items() if key.startswith(PREFIX)}
+        return _resources(name, asked) if asked else runs.get(name)
+
+    return pods.request(pod, "bitfusion", share)
+
+
+def host(pod: pods.Json) -> str | None:
+    """The server that a filter names, which is a node here."""
+    text = pods.annotations(pod).get(FILTER)
+    if text is None:
+        return None
+    match = _HOST_FILTER.fullmatch(text.strip())
+    if match is None:
+        raise BadRequest(FILTER, text, "server.hostname=NAME", hint="say what the card must be like in other words")
+    return match[1]
+
+
+def wraps(pod: pods.Json) -> bool:
+    """Whether the command is to run in a shell, as a prefixed one did: examples write it as one string."""
+    return pods.annotations(pod).get(MANAGE, "").lower() in _WRAPS
+
+
+def _resources(name: str, asked: Mapping[str, object]) -> ShareRequest | None:
+    for key, value in asked.items():
+        if key not in RESOURCES:
+            raise BadRequest(pods.field(name, key), value, f"{AMOUNT}, {PERCENT} or {MEMORY}")
+    amount = AMOUNT_OLD if AMOUNT_OLD in asked and AMOUNT not in asked else AMOUNT
+    if amount not in asked:
+        raise BadRequest(pods.field(name, AMOUNT), None, f"a number of GPUs beside {', '.join(sorted(asked))}")
+    count = parse_whole(pods.field(name, amount), asked[amount], 0 if len(asked) == 1 else 1, GPUS_MAX)
+    if count == 0:
+        return None
+    if MEMORY in asked and PERCENT in asked:
+        raise BadRequest(pods.field(name, PERCENT), asked[PERCENT], f"either {PERCENT} or {MEMORY}, not both")
+    if MEMORY in asked:
+        return ShareRequest(count, mib=_memory(pods.field(name, MEMORY), asked[MEMORY]), limit=WHOLE)
+    percent = parse_whole(pods.field(name, PERCENT), asked.get(PERCENT, 100), 1, 100)
+    return _part(count, Milli(percent * _PERCENT))
+
+
+def _part(count: int, milli: Milli) -> ShareRequest:
+    return ShareRequest(count, milli, limit=None if milli == WHOLE else WHOLE)
+
+
+def _memory(field: str, value: object) -> Mib:
+    text = str(value)
+    return parse_mib(field, text) if text.isdigit() and int(text) < _PLAIN_MAX else parse_size(field, text)
+
+
+def _commands(pod: pods.Json) -> Iterator[tuple[str, str, list[str]]]:
+    """Containers that call `bitfusion run`, with the field and the words after it."""
+    for name, _, container in pods.containers(pod):
+        found = _after_run([*_words(container.get("command")), *_words(container.get("args"))])
+        if found is not None:
+            key = "command" if _after_run(_words(container.get("command"))) is not None else "args"
+            yield name, f"containers[{name}].{key}", found
+
+
+def _words(value: object) -> list[str]:
+    """A command's words; a whole command line in one string, as shells get it, is cut as they cut it."""
+    words: list[str] = []
+    for item in cast("list[object]", value) if isinstance(value, list) else []:
+        text = str(item)
+        try:
+            words += shlex.split(text, comments=False) if re.search(r"\s", text) else [text]
+        except ValueError:
+            words += text.split()
+    return words
+
+
+def _after_run(words: list[str]) -> list[str] | None:
+    for at, word in enumerate(words[:-1]):
+        if word.rsplit("/", 1)[-1] == "bitfusion" and words[at + 1] == "run":
+            return words[at + 2 :]
+    return None
+
+
+_OPTIONS = {
+    "-n": AMOUNT,
+    "--num_gpus": AMOUNT,
+    "--num-gpus": AMOUNT,
+    "-p": PERCENT,
+    "--partial": PERCENT,
+    "-m": MEMORY,
+    "--memory": MEMORY,
+    "--partial_memory": MEMORY,
+}
+
+
+def _run(field: str, words: list[str]) -> ShareRequest:
+    """What `bitfusion run -n 1 -p 0.5 …` asks for; its options end at `--` or at the first word that is none."""
+    asked: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--" or not word.startswith("-"):
+            break
+        name, _, value = word.partition("=")
+        if name[:2] in _OPTIONS and not name.startswith("--") and len(name) > 2:
+            name, value = name[:2], name[2:]
+        if name not in _OPTIONS:
+            if not value:
+                next(rest, None)
+            continue
+        asked[_OPTIONS[name]] = value or next(rest, "")
+    return _asked(field, asked)
+
+
+def _asked(field: str, asked: Mapping[str, str]) -> ShareRequest:
+    if AMOUNT not in asked:
+        raise BadRequest(field, "bitfusion run", "the number of GPUs: bitfusion run -n 1 …")
+    count = parse_whole(f"{field}: bitfusion run -n", asked[AMOUNT], 1, GPUS_MAX)
+    if PERCENT in asked and MEMORY in asked:
+        raise BadRequest(f"{field}: bitfusion run -m", asked[MEMORY], "either -p or -m, not both")
+    if MEMORY in asked:
+        return ShareRequest(count, mib=_memory(f"{field}: bitfusion run -m", asked[MEMORY]), limit=WHOLE)
+    return _part(count, parse_fraction(f"{field}: bitfusion run -p", asked.get(PERCENT, "1")))

@@ -1,0 +1,67 @@
+"""A request as plain data and as words, for people and programs; what was not said is left out."""
+
+from typing import Any
+
+from milligpu.model.request import Kind, PodRequest, ShareRequest
+from milligpu.model.requirements import ANY
+from milligpu.model.units import show_mib, show_milli
+
+
+def as_data(request: PodRequest) -> dict[str, Any]:
+    """For JSON: integers in milli-GPU and MiB."""
+    data: dict[str, Any] = {
+        "dialect": request.dialect,
+        "containers": {
+            container.name: _share_data(container.share, container.kind)
+            for container in request.containers
+            if container.share is not None
+        },
+        "policy": request.policy,
+        "priority": request.priority or None,
+        "strategy": request.strategy,
+        "require": str(request.requirements) if request.requirements != ANY else None,
+        "class": request.gpu_class,
+        "affinity": request.locality.affinity,
+        "anti-affinity": request.locality.anti_affinity,
+        "exclusion": request.locality.exclusion,
+        "group": None
+        if request.gang is None
+        else {"name": request.gang.name, "size": request.gang.size, "least": request.gang.least},
+    }
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def _share_data(share: ShareRequest, kind: Kind) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "kind": None if kind is Kind.MAIN else str(kind),
+        "gpus": share.count,
+        "whole": True if share.whole else None,
+        "milli": share.milli,
+        "mib": share.mib,
+        "card": share.card_memory,
+        "limit": share.limit,
+    }
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def as_words(share: ShareRequest) -> tuple[str, str, str, str]:
+    """GPUs, share of each, memory of each and ceiling, as a table shows them."""
+    if share.whole:
+        return str(share.count), "whole", "all", ""
+    compute = "by memory" if share.milli is None else show_milli(share.milli)
+    if share.mib is not None:
+        memory = show_mib(share.mib)
+    elif share.card_memory is not None:
+        memory = f"{share.card_memory / 10:g}%"
+    else:
+        memory = "by share"
+    return str(share.count), compute, memory, "" if share.limit is None else show_milli(share.limit)
+
+
+def conditions(request: PodRequest) -> str:
+    """All that is said of the pod beside its shares, in one line."""
+    data = as_data(request)
+    words = [f"{key}={value}" for key, value in data.items() if isinstance(value, (str, int)) and key != "dialect"]
+    if request.gang is not None:
+        words.append(f"group={request.gang.name} ({request.gang.least} of {request.gang.size})")
+    return "; ".join(words)

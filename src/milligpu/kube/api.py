@@ -1,0 +1,151 @@
+"""Requests to the API server, and what their failure means: refused, never sent, or nobody knows."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import aiohttp
+import msgspec
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.models import User
+
+from milligpu.model.errors import Unavailable
+
+# A kubelet writes a new token long before the old one ends; reading it once a minute is what client-go does.
+_TOKEN_AGE_S = 60.0
+# The API server answers within its own 60 s; ours is shorter than kube-scheduler's patience with an extender.
+TIMEOUT_S = 4.0
+# More connections than requests ever in flight (binds, nominations, events, watches) would be idle ones.
+_CONNECTIONS = 128
+_CHUNK = 1 << 20
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON = "application/json"
+
+
+class Refused(Unavailable):
+    """The API server answered, and the answer was no: nothing was changed."""
+
+    def __init__(self, what: str, status: int, message: str) -> None:
+        super().__init__(f"{what}: {status} {message}")
+        self.status = status
+
+
+class NotSent(Unavailable):
+    """The API server was not reached: nothing was changed."""
+
+
+class Unanswered(Unavailable):
+    """The request was sent and no answer came: it may have been carried out, or be carried out yet."""
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+
+
+class Api:
+    """One API server. Use it in an `async with`."""
+
+    def __init__(self, config: SingleConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        assert config.user is not None
+        self._base = config.cluster.server.rstrip("/")
+        self._ssl = verify_cluster(config.cluster, config.user, config.abs_file, trust_env=False)
+        self._token = _Token(config.user, clock)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Api":
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._ssl)
+        # A request of ours is one of few paths: nothing is gained by normalising each.
+        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True, trust_env=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, *, timeout_s: float = TIMEOUT_S) -> bytes:
+        """Read an object or a list."""
+        return await self.send("GET", path, timeout_s=timeout_s)
+
+    async def send(
+        self, method: str, path: str, body: object = None, *, kind: str = JSON, timeout_s: float = TIMEOUT_S
+    ) -> bytes:
+        """Send one request and return the body of a good answer."""
+        data = None if body is None else msgspec.json.encode(body)
+        what = f"{method} {path}"
+        try:
+            async with self._open().request(
+                method,
+                self._base + path,
+                data=data,
+                headers=self._headers(kind),
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as answer:
+                text = await answer.read()
+        except aiohttp.ClientConnectorError as error:
+            raise NotSent(f"{what}: {error}") from None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unanswered(f"{what}: {type(error).__name__} {error}".rstrip()) from None
+        if answer.status >= 400:
+            raise Refused(what, answer.status, _message(text))
+        return text
+
+    async def lines(self, path: str, silence_s: float) -> AsyncIterator[list[bytes]]:
+        """The lines of a stream as they come, those that came together at once; silence is an error."""
+        rest = b""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=silence_s)
+        try:
+            async with self._open().get(
+                self._base + path, headers=self._headers(JSON), timeout=timeout, read_bufsize=_CHUNK
+            ) as answer:
+                if answer.status >= 400:
+                    raise Refused(f"GET {path}", answer.status, _message(await answer.read()))
+                async for chunk in answer.content.iter_any():
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    if whole:
+                        yield whole
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unanswered(f"GET {path}: {type(error).__name__} {error}".rstrip()) from None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise Unavailable("the connection to the API server is closed")
+        return self._session
+
+    def _headers(self, kind: str) -> Mapping[str, str]:
+        token = self._token.read()
+        headers = {"Content-Type": kind, "Accept": JSON}
+        return {**headers, "Authorization": f"Bearer {token}"} if token else headers
+
+
+class _Token:
+    """The bearer token, read again now and then where it is a file."""
+
+    def __init__(self, user: User, clock: Callable[[], float]) -> None:
+        if user.exec is not None or user.password is not None:
+            raise Unavailable(
+                "this kubeconfig's way to log in is not for services",
+                hint="use a service account's token or a client certificate",
+            )
+        self._file = None if user.token_file is None else Path(user.token_file)
+        self._text = user.token or ""
+        self._clock = clock
+        self._read_at = -_TOKEN_AGE_S
+
+    def read(self) -> str:
+        if self._file is not None and self._clock() - self._read_at >= _TOKEN_AGE_S:
+            self._text = self._file.read_text().strip()
+            self._read_at = self._clock()
+        return self._text
+
+
+def _message(text: bytes) -> str:
+    try:
+        return msgspec.json.decode(text, type=_Status).message or text[:200].decode(errors="replace")
+    except msgspec.DecodeError:
+        return text[:200].decode(errors="replace")

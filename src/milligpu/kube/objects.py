@@ -1,0 +1,94 @@
+"""The few fields of Kubernetes' objects that are looked at; all others are skipped while decoding."""
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+_SPEC_NONE = msgspec.Raw(b"{}")
+
+
+class Meta(msgspec.Struct):
+    """`metadata`."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - Kubernetes' names are kept, so that what is read is what was sent
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    deletionTimestamp: str | None = None  # noqa: N815
+
+
+class Condition(msgspec.Struct):
+    """One entry of `status.conditions`."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class PodStatus(msgspec.Struct):
+    """`status` of a pod."""
+
+    phase: str = ""
+    nominatedNodeName: str = ""  # noqa: N815
+    conditions: list[Condition] | None = None
+
+
+class Pod(msgspec.Struct):
+    """A pod; its spec is left as it came, because most events do not change it."""
+
+    metadata: Meta
+    spec: msgspec.Raw = _SPEC_NONE
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The pod as dialects read it: what its author wrote, without the status."""
+        return {"metadata": msgspec.to_builtins(self.metadata), "spec": msgspec.json.decode(self.spec)}
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """One of `spec.taints` of a node."""
+
+    key: str
+    effect: str = ""
+    value: str = ""
+
+
+class NodeSpec(msgspec.Struct):
+    """`spec` of a node."""
+
+    taints: list[Taint] | None = None
+    unschedulable: bool = False
+
+
+class NodeStatus(msgspec.Struct):
+    """`status` of a node."""
+
+    allocatable: dict[str, str] | None = None
+
+
+class Node(msgspec.Struct):
+    """A node."""
+
+    metadata: Meta
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+Thing = TypeVar("Thing", Pod, Node)
+
+
+class ListMeta(msgspec.Struct):
+    """`metadata` of a list."""
+
+    resourceVersion: str = ""  # noqa: N815
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class Listed(msgspec.Struct, Generic[Thing]):
+    """A page of a list."""
+
+    metadata: ListMeta
+    items: list[Thing]

@@ -1,0 +1,391 @@
+"""Who holds which share, and who waits: the one place where shares are given and taken back.
+
+Fed by watches and asked by the extender, one call at a time; no I/O. What pods hold follows the cluster: a bound
+pod holds what its grant says, whoever wrote it and whatever was planned here. Beside that there are promises, kept
+for a while: to pods that kube-scheduler was told about (reserved) or shall be (nominated).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity
+from milligpu.model.footprint import Demand
+from milligpu.model.gpu import Gpu, Node
+from milligpu.model.grant import Grant
+from milligpu.model.request import PodRequest
+from milligpu.model.units import Mib, Milli
+from milligpu.placement.decide import Placer
+from milligpu.placement.snapshot import BoolArray, Holding
+from milligpu.scheduler.eligible import Constraints, Place
+from milligpu.scheduler.sight import NodeSight, PodSight, Wish
+
+# kube-scheduler binds milliseconds after it filtered; what takes longer than this was given up.
+RESERVED_S = 30.0
+# A nominated pod's turn comes when those before it are bound: thousands a minute, even on two cores.
+NOMINATED_S = 300.0
+# A request that nobody answered may still be carried out while the API server keeps it: a minute by default.
+DOUBT_S = 60.0
+_FOREVER = float("inf")
+
+
+class Stage(Enum):
+    """How far a pod has come."""
+
+    WAITING = "waiting"
+    """It holds nothing."""
+    NOMINATED = "nominated"
+    """It is promised a place, and kube-scheduler has yet to ask."""
+    RESERVED = "reserved"
+    """kube-scheduler was told the place."""
+    BINDING = "binding"
+    """The Binding is under way."""
+    DOUBTFUL = "doubtful"
+    """Nobody knows whether the Binding was carried out."""
+    BOUND = "bound"
+    """It is on its node."""
+
+
+_PROMISED = frozenset({Stage.NOMINATED, Stage.RESERVED})
+
+
+@dataclass(slots=True)
+class Entry:
+    """One pod."""
+
+    wish: Wish
+    stage: Stage = Stage.WAITING
+    grant: Grant | None = None
+    node: str = ""
+    until: float = _FOREVER
+    """When a promise ends."""
+    doubt_until: float = -_FOREVER
+    """Until when a bind that nobody answered may yet be carried out."""
+    seen: bool = False
+    """Whether the watch has shown it; kube-scheduler may be ahead."""
+    gated: bool = False
+    nominated: str = ""
+    """The node in its status."""
+    refused_at: float = -_FOREVER
+    """When kube-scheduler last would not have the node it was nominated to."""
+
+
+class Books:
+    """See the module."""
+
+    def __init__(self, placer: Placer, now: Callable[[], float]) -> None:
+        self.placer = placer
+        self._snap = placer.snapshot
+        self._now = now
+        self._entries: dict[str, Entry] = {}
+        self._on_node: dict[str, set[str]] = {}
+        self._places: dict[str, Place] = {}
+        self._masks: dict[Constraints, BoolArray | None] = {}
+        self._masks_layout = -1
+        self.freed = 0
+        """Counts up whenever something may fit that did not before."""
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def entry(self, uid: str) -> Entry | None:
+        """What is known of a pod."""
+        return self._entries.get(uid)
+
+    def waiting(self) -> Iterator[Entry]:
+        """Pods that want GPUs and hold none."""
+        return (each for each in self._entries.values() if each.stage is Stage.WAITING)
+
+    def count(self, stage: Stage) -> int:
+        """How many pods have come so far."""
+        return sum(each.stage is stage for each in self._entries.values())
+
+    def admitted(self, constraints: Constraints) -> list[str]:
+        """The nodes that a pod's own conditions allow."""
+        return [name for name, place in self._places.items() if constraints.admit(place)]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self._places)
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+
+    def put_node(self, sight: NodeSight) -> None:
+        """A node came or changed."""
+        name, node = sight.node.name, sight.node
+        if self._places.get(name) != sight.place:
+            self._places[name] = sight.place
+            self._masks.clear()
+            self.freed += 1
+        old = self._snap.nodes.get(name)
+        if old is not None and replace(old, labels=node.labels) == node:
+            return
+        if old is not None and _same_but_states(old, node):
+            self._set_states(node)
+        else:
+            self._rebuild(name, node)
+        self.freed += 1
+
+    def drop_node(self, name: str) -> None:
+        """A node went; pods that are still bound to it hold nothing that anybody else could have."""
+        self._places.pop(name, None)
+        self._masks.clear()
+        if name in self._snap.nodes:
+            self._unpromise(name)
+            self._snap.remove(name)
+
+    def _set_states(self, node: Node) -> None:
+        for gpu in node.gpus:
+            if self._snap.state(node.name, gpu.uuid) is not gpu.state:
+                self._snap.set_state(node.name, gpu.uuid, gpu.state)
+        self._snap.nodes[node.name] = node
+
+    def _rebuild(self, name: str, node: Node) -> None:
+        if name in self._snap.nodes:
+            self._unpromise(name)
+            self._snap.remove(name)
+        self._snap.add(node)
+        for uid in sorted(self._on_node.get(name, ())):
+            self._book(self._entries[uid])
+
+    def _unpromise(self, name: str) -> None:
+        """Take back the promises on a node that changed; who was promised something will be asked about again."""
+        for uid in tuple(self._on_node.get(name, ())):
+            entry = self._entries[uid]
+            if entry.stage in _PROMISED:
+                self._set_free(entry)
+
+    # -- pods --------------------------------------------------------------------------------------------------
+
+    def put_pod(self, sight: PodSight) -> None:
+        """A pod came or changed."""
+        if sight.ended:
+            self.drop_pod(sight.uid)
+        elif sight.node:
+            self._put_bound(sight)
+        elif sight.wish.wants_gpu:
+            self._put_waiting(sight)
+
+    def _put_bound(self, sight: PodSight) -> None:
+        entry = self._entry(sight.wish)
+        entry.seen = True
+        if entry.node == sight.node and entry.grant == sight.grant and entry.stage is not Stage.WAITING:
+            entry.stage, entry.until = Stage.BOUND, _FOREVER
+            return
+        self._set_free(entry)
+        entry.stage, entry.node, entry.grant, entry.until = Stage.BOUND, sight.node, sight.grant, _FOREVER
+        self._on_node.setdefault(sight.node, set()).add(sight.uid)
+        self._book(entry)
+        self._yield_to_the_truth(sight.node)
+
+    def _put_waiting(self, sight: PodSight) -> None:
+        entry = self._entry(sight.wish)
+        entry.seen, entry.gated = True, sight.gated or sight.leaving
+        changed = entry.wish is not sight.wish
+        entry.wish = sight.wish
+        refused = bool(entry.nominated) and not sight.nominated and entry.stage is Stage.NOMINATED
+        entry.nominated = sight.nominated
+        if refused:
+            entry.refused_at = self._now()
+        if entry.stage in _PROMISED and (changed or refused or entry.gated):
+            self._set_free(entry)
+
+    def _entry(self, wish: Wish) -> Entry:
+        entry = self._entries.get(wish.pod.uid)
+        if entry is None:
+            entry = self._entries[wish.pod.uid] = Entry(wish)
+            if wish.request is not None and wish.request.wants_gpu:
+                self._observe(wish.request)
+        return entry
+
+    def _observe(self, request: PodRequest) -> None:
+        # A class that does not exist: the pod is told so when it is placed.
+        with suppress(BadRequest):
+            self.placer.observe(request)
+
+    def drop_pod(self, uid: str) -> None:
+        """A pod ended or is gone."""
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            self._set_free(entry)
+
+    def uids(self) -> set[str]:
+        """All pods that a list must name, or they are gone; what the watch has yet to show is not among them."""
+        return {uid for uid, entry in self._entries.items() if entry.seen}
+
+    # -- giving ------------------------------------------------------------------------------------------------
+
+    def reserve(self, wish: Wish, among: Iterable[str]) -> Grant | None:
+        """Decide for kube-scheduler where the pod goes, and keep it for the bind that follows."""
+        entry = self._entry(wish)
+        if entry.stage is Stage.BOUND:
+            raise NoCapacity(f"pod {wish.pod} is on {entry.node} already")
+        if entry.stage in {Stage.BINDING, Stage.DOUBTFUL}:
+            raise NoCapacity(f"pod {wish.pod}: the outcome of an earlier bind is not known yet")
+        self._set_free(entry)
+        grant = self.placer.place(_asked(wish), among)
+        if grant is not None:
+            self._promise(entry, grant, Stage.RESERVED, RESERVED_S)
+        return grant
+
+    def confirm(self, entry: Entry) -> Grant:
+        """kube-scheduler asked about the place that the pod was promised."""
+        assert entry.grant is not None
+        if entry.stage in _PROMISED:
+            entry.stage, entry.until = Stage.RESERVED, self._now() + RESERVED_S
+        return entry.grant
+
+    def nominate(self, entry: Entry) -> Grant | None:
+        """Promise a waiting pod the best place in the cluster that its conditions allow."""
+        assert entry.stage is Stage.WAITING
+        grant = self.placer.place_on(_asked(entry.wish), self._mask(entry.wish.constraints))
+        if grant is not None:
+            self._promise(entry, grant, Stage.NOMINATED, NOMINATED_S)
+        return grant
+
+    def _mask(self, constraints: Constraints) -> BoolArray | None:
+        if self._masks_layout != self._snap.layout:
+            self._masks.clear()
+            self._masks_layout = self._snap.layout
+        if constraints not in self._masks:
+            if len(self._masks) >= _MASKS_MAX:
+                self._masks.clear()
+            names = self.admitted(constraints)
+            self._masks[constraints] = None if len(names) == self.nodes else self.placer.mask(names)
+        return self._masks[constraints]
+
+    def _promise(self, entry: Entry, grant: Grant, stage: Stage, lasts_s: float) -> None:
+        assert entry.wish.request is not None
+        self.placer.commit(entry.wish.request, grant)
+        entry.stage, entry.grant, entry.node = stage, grant, grant.node
+        entry.until = self._now() + lasts_s
+        self._on_node.setdefault(grant.node, set()).add(grant.uid)
+
+    # -- binding -----------------------------------------------------------------------------------------------
+
+    def begin_bind(self, wish: Wish, node: str) -> Grant | None:
+        """The grant to bind with; decided now if there is no promise, as after a restart. None for no GPU."""
+        if not wish.wants_gpu:
+            return None
+        entry = self._entry(wish)
+        if entry.stage is Stage.BOUND:
+            raise NoCapacity(f"pod {wish.pod} is on {entry.node} already")
+        if entry.stage is Stage.BINDING or (entry.stage is Stage.DOUBTFUL and entry.node != node):
+            raise NoCapacity(f"pod {wish.pod}: the outcome of an earlier bind is not known yet")
+        if (entry.node != node or entry.grant is None) and self.reserve(wish, [node]) is None:
+            raise NoCapacity(f"node {node} has no room left for pod {wish.pod}")
+        entry.stage, entry.until = Stage.BINDING, _FOREVER
+        return entry.grant
+
+    def end_bind(self, uid: str, *, bound: bool) -> None:
+        """The API server has answered."""
+        entry = self._entries.get(uid)
+        if entry is None or entry.stage not in {Stage.BINDING, Stage.DOUBTFUL}:
+            return  # the watch was faster
+        if bound:
+            entry.stage, entry.until = Stage.BOUND, _FOREVER
+            # If the watch never shows it, it is gone: a list finds that out.
+            entry.seen = True
+        elif entry.doubt_until > self._now():
+            entry.stage = Stage.DOUBTFUL
+        else:
+            self._set_free(entry)
+
+    def doubt_bind(self, uid: str) -> None:
+        """No answer came: keep the place until somebody has looked."""
+        entry = self._entries.get(uid)
+        if entry is not None and entry.stage is Stage.BINDING:
+            entry.stage, entry.doubt_until = Stage.DOUBTFUL, self._now() + DOUBT_S
+
+    def found_unbound(self, uid: str) -> None:
+        """The pod was looked up and has no node; that settles it once no request can be under way any more."""
+        entry = self._entries.get(uid)
+        if entry is not None and entry.stage is Stage.DOUBTFUL and entry.doubt_until <= self._now():
+            self._set_free(entry)
+
+    def doubtful(self) -> list[Entry]:
+        """Pods whose binding has to be looked up."""
+        return [each for each in self._entries.values() if each.stage is Stage.DOUBTFUL]
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Take back promises that nobody claimed."""
+        now = self._now()
+        for uid, entry in tuple(self._entries.items()):
+            if entry.stage in _PROMISED and entry.until <= now:
+                self._set_free(entry)
+            if entry.stage is Stage.WAITING and not entry.seen:
+                del self._entries[uid]  # kube-scheduler asked about a pod that was gone by then
+
+    # -- the snapshot ------------------------------------------------------------------------------------------
+
+    def _set_free(self, entry: Entry) -> None:
+        uid = entry.wish.pod.uid
+        if entry.node:
+            self._on_node[entry.node].discard(uid)
+            if not self._on_node[entry.node]:
+                del self._on_node[entry.node]
+        if uid in self._snap.holdings:
+            self.placer.release(uid)
+            self.freed += 1
+        entry.stage, entry.grant, entry.node, entry.until = Stage.WAITING, None, "", _FOREVER
+
+    def _book(self, entry: Entry) -> None:
+        """Book what a bound pod holds, by force: it is there, whether or not it should be."""
+        if entry.node in self._snap.nodes and entry.wish.pod.uid not in self._snap.holdings:
+            self._snap.take(self._holding(entry), force=True)
+
+    def _holding(self, entry: Entry) -> Holding:
+        request, grant, cell_of = entry.wish.request, entry.grant, self._snap.cell_of
+        known = [] if grant is None else [gpu for gpu in grant.gpus if (entry.node, gpu) in cell_of]
+        if request is not None and grant is not None and known == list(grant.gpus):
+            try:
+                return self.placer.holding(request, grant)
+            except (KeyError, ValueError, MilligpuError):
+                pass  # a grant of other containers than the pod has: count it as it stands
+        cards = tuple((gpu, _sum(grant, gpu, self._card(entry.node, gpu))) for gpu in known if grant is not None)
+        cpu, memory = (0, 0) if request is None else (request.cpu_milli, request.memory_mib)
+        return Holding(entry.wish.pod.uid, entry.node, cards, cpu, memory)
+
+    def _card(self, node: str, uuid: str) -> Gpu:
+        return next(gpu for gpu in self._snap.nodes[node].gpus if gpu.uuid == uuid)
+
+    def _yield_to_the_truth(self, node: str) -> None:
+        """Where a bound pod takes more than was left, promises give way."""
+        for stage in (Stage.NOMINATED, Stage.RESERVED):
+            for uid in sorted(self._on_node.get(node, ())):
+                if not self._overcommitted(node):
+                    return
+                if self._entries[uid].stage is stage:
+                    self._set_free(self._entries[uid])
+
+    def _overcommitted(self, node: str) -> bool:
+        rows = self._snap.rows_of.get(node, [])
+        return bool((self._snap.milli[rows] < 0).any() or (self._snap.mib[rows] < 0).any())
+
+
+# A cluster has a handful of ways in which pods choose nodes; a mask of 5,000 rows is 5 KB.
+_MASKS_MAX = 1024
+
+
+def _asked(wish: Wish) -> PodRequest:
+    if wish.request is None:
+        raise BadRequest("pod", str(wish.pod), f"a request that can be read; {wish.mistake}")
+    return wish.request
+
+
+def _same_but_states(old: Node, new: Node) -> bool:
+    if (old.cpu_milli, old.memory_mib, len(old.gpus)) != (new.cpu_milli, new.memory_mib, len(new.gpus)):
+        return False
+    pairs = zip(old.gpus, new.gpus, strict=True)
+    return all(replace(a, state=b.state, reason=b.reason) == b for a, b in pairs)
+
+
+def _sum(grant: Grant | None, uuid: str, card: Gpu) -> Demand:
+    """What all containers together have of a card: never less than they use at one time."""
+    shares = [] if grant is None else [s for each in grant.containers.values() for s in each if s.gpu == uuid]
+    if any(share.whole for share in shares):
+        return Demand(card.milli, card.mib, whole=True)
+    return Demand(Milli(sum(share.milli for share in shares)), Mib(sum(share.mib for share in shares)))

@@ -1,0 +1,50 @@
+"""kube-scheduler's configuration with our extender in it, for both deployments.
+
+In the default scheduler only pods that ask for a GPU resource come to us; a second scheduler with a name of its own
+has only our pods, and we see them all.
+"""
+
+from typing import Any
+
+from milligpu.model import names
+
+# What other dialects call their resources; only we count them. The kubelet counts ours and whole GPUs.
+COUNTED = (names.VGPU, names.WHOLE_GPU)
+UNCOUNTED = (names.VGPU_MEMORY,)
+# kube-scheduler gives up on a bind after this long; ours are held back so that none takes a tenth of it.
+HTTP_TIMEOUT = "5s"
+
+
+def extender(url: str) -> dict[str, Any]:
+    """The extender's entry. It is never ignorable: the default binder would bind without a grant."""
+    return {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "bindVerb": "bind",
+        "nodeCacheCapable": True,
+        "httpTimeout": HTTP_TIMEOUT,
+        "ignorable": False,
+    }
+
+
+def in_default_scheduler(url: str) -> dict[str, Any]:
+    """For the cluster's own scheduler: pods without GPUs never wait for us."""
+    managed = [{"name": name} for name in COUNTED]
+    managed += [{"name": name, "ignoredByScheduler": True} for name in UNCOUNTED]
+    return _configuration({"extenders": [{**extender(url), "managedResources": managed}]})
+
+
+def second_scheduler(url: str, name: str) -> dict[str, Any]:
+    """For a scheduler of our own: every node is looked at, which a lone pod can afford."""
+    ignored = {"kind": "NodeResourcesFitArgs", "ignoredResources": list(UNCOUNTED)}
+    ignored["apiVersion"] = "kubescheduler.config.k8s.io/v1"
+    profile = {
+        "schedulerName": name,
+        "percentageOfNodesToScore": 100,
+        "pluginConfig": [{"name": "NodeResourcesFit", "args": ignored}],
+    }
+    return _configuration({"profiles": [profile], "extenders": [extender(url)]})
+
+
+def _configuration(parts: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", **parts}

@@ -1,0 +1,194 @@
+"""The service: watches in, answers out. What a term of leadership knows is made anew for the next one."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+import uvloop
+
+from milligpu import dialects
+from milligpu.kube import config, objects
+from milligpu.kube.api import Api
+from milligpu.kube.watch import All, Changes, Watch
+from milligpu.model.errors import MilligpuError
+from milligpu.placement.decide import Placer
+from milligpu.placement.snapshot import Snapshot
+from milligpu.scheduler.binder import Binder
+from milligpu.scheduler.books import Books
+from milligpu.scheduler.extender import BODY_MAX, Extender, failure
+from milligpu.scheduler.server import STANDBY, Routes, error_body, serving
+from milligpu.scheduler.sight import NodeReader, PodReader
+
+_EXPIRE_EVERY_S = 1.0
+
+log = structlog.get_logger()
+
+
+class Term:
+    """The books and all that reads and writes them, from the first list to the loss of leadership."""
+
+    def __init__(self, api: Api, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._pods = PodReader(dialects.read)
+        self._nodes = NodeReader()
+        self.books = Books(Placer(Snapshot()), now)
+        self.extender = Extender(self.books, self._pods)
+        self.binder = Binder(api, self.books, self._pods)
+        self._listed = {"pods": False, "nodes": False}
+
+    @property
+    def ready(self) -> bool:
+        """Whether the whole cluster has been seen once."""
+        return all(self._listed.values())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_nodes())
+            tasks.create_task(self._follow_pods())
+            tasks.create_task(self.binder.settle())
+            tasks.create_task(self._expire())
+
+    async def filter(self, body: bytes) -> bytes:
+        """Answer kube-scheduler once there is room for the bind that will follow."""
+        await self.binder.room()
+        return self.extender.filter(body)
+
+    async def bind(self, body: bytes) -> bytes:
+        """Bind, or tell kube-scheduler why not."""
+        order = self.extender.bind_order(body)
+        try:
+            await self.binder.bind(order)
+        except MilligpuError as error:
+            log.warning("bind failed", pod=f"{order.namespace}/{order.name}", node=order.node, error=error.message)
+            return failure(error.message)
+        return b"{}"
+
+    # -- watches -----------------------------------------------------------------------------------------------
+
+    async def _follow_nodes(self) -> None:
+        async for news in Watch(self._api, "/api/v1/nodes", objects.Node).follow():
+            match news:
+                case All(items):
+                    for gone in self._nodes.known() - {node.metadata.name for node in items}:
+                        self._drop_node(gone)
+                    for node in items:
+                        self._put_node(node)
+                    self._listed["nodes"] = True
+                case Changes(items):
+                    for kind, node in items:
+                        self._drop_node(node.metadata.name) if kind == "DELETED" else self._put_node(node)
+
+    def _put_node(self, node: objects.Node) -> None:
+        sight = self._nodes.sight(node)
+        if sight is not None:
+            if sight.problem:
+                log.warning("an inventory does not read", node=node.metadata.name, problem=sight.problem)
+            self.books.put_node(sight)
+
+    def _drop_node(self, name: str) -> None:
+        self._nodes.forget(name)
+        self.books.drop_node(name)
+
+    async def _follow_pods(self) -> None:
+        async for news in Watch(self._api, "/api/v1/pods", objects.Pod).follow():
+            match news:
+                case All(items):
+                    for gone in self.books.uids() - {pod.metadata.uid for pod in items}:
+                        self._drop_pod(gone)
+                    for pod in items:
+                        self._put_pod(pod)
+                    self._listed["pods"] = True
+                case Changes(items):
+                    for kind, pod in items:
+                        self._drop_pod(pod.metadata.uid) if kind == "DELETED" else self._put_pod(pod)
+
+    def _put_pod(self, pod: objects.Pod) -> None:
+        try:
+            self.books.put_pod(self._pods.sight(pod))
+        except msgspec.DecodeError as error:
+            log.warning(
+                "a pod does not read", pod=f"{pod.metadata.namespace}/{pod.metadata.name}", error=str(error)
+            )
+
+    def _drop_pod(self, uid: str) -> None:
+        self._pods.forget(uid)
+        self.books.drop_pod(uid)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRE_EVERY_S)
+            self.books.expire()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `milligpu scheduler serve` was told."""
+
+    kubeconfig: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8888
+
+
+class Service:
+    """Serves whatever term there is; without one it is a standby and says so."""
+
+    def __init__(self) -> None:
+        self.term: Term | None = None
+
+    def routes(self) -> Routes:
+        """All that is served to kube-scheduler and to probes."""
+        return Routes(
+            post={"/filter": self._filter, "/bind": self._bind},
+            get={"/livez": lambda: (200, "ok\n"), "/readyz": self._readyz},
+            body_max=BODY_MAX,
+        )
+
+    def _ready_term(self) -> Term | None:
+        return self.term if self.term is not None and self.term.ready else None
+
+    async def _filter(self, body: bytes) -> tuple[int, bytes]:
+        term = self._ready_term()
+        return (200, await term.filter(body)) if term is not None else (STANDBY, error_body(_NOT_READY))
+
+    async def _bind(self, body: bytes) -> tuple[int, bytes]:
+        term = self._ready_term()
+        return (200, await term.bind(body)) if term is not None else (STANDBY, error_body(_NOT_READY))
+
+    def _readyz(self) -> tuple[int, str]:
+        return (200, "ok\n") if self._ready_term() is not None else (STANDBY, f"{_NOT_READY}\n")
+
+
+_NOT_READY = "this instance is not the leader, or has not seen the whole cluster yet"
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    service = Service()
+    async with (
+        Api(config.find(settings.kubeconfig)) as api,
+        serving(service.routes(), settings.host, settings.port),
+    ):
+        service.term = Term(api)
+        running = asyncio.create_task(service.term.run())
+        log.info("serving", host=settings.host, port=settings.port)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def main(settings: Settings) -> None:
+    """Run the service in a loop of its own."""
+    uvloop.run(serve(settings))
