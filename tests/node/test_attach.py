@@ -12,12 +12,14 @@ CARDS = {"GPU-a": Gpu("GPU-a", "V100", Mib(16384))}
 MAIN = {"main": Kind.MAIN}
 
 
-def granted(uid: str, milli: int) -> Grant:
-    return Grant(uid, "n1", {"main": (GpuShare("GPU-a", Milli(milli), Mib(1024), Milli(milli)),)})
+def granted(uid: str, milli: int, generation: int = 1) -> Grant:
+    share = GpuShare("GPU-a", Milli(milli), Mib(1024), Milli(milli))
+    return Grant(uid, "n1", {"main": (share,)}, generation=generation)
 
 
-def pod(uid: str, milli: int = 500, *, finished: bool = False) -> PodView:
-    return PodView(uid, "default", f"pod-{uid}", MAIN, encode_grant(granted(uid, milli)), finished)
+def pod(uid: str, milli: int = 500, *, finished: bool = False, generation: int = 1) -> PodView:
+    grant = encode_grant(granted(uid, milli, generation))
+    return PodView(uid, "default", f"pod-{uid}", MAIN, grant, finished)
 
 
 def promise(name: str, number: int = 1) -> Allocation:
@@ -99,3 +101,15 @@ def test_a_pod_without_a_grant_or_with_a_broken_one_gets_nothing() -> None:
         found = plan(view(bare, promised=[promise("a")], holders={"a": "u1"}))
         assert [each.problem.fault for each in found.refused] == [fault]
         assert found.attach == ()
+
+
+def test_a_later_grant_resizes_a_running_container_where_it_fits() -> None:
+    held = [attached("a", "u1", 500), attached("b", "u2", 300)]
+    promised, holders = [promise("a"), promise("b", 2)], {"a": "u1", "b": "u2"}
+    later = pod("u1", 700, generation=2)
+    found = plan(view(later, pod("u2", 300), promised=promised, holders=holders, held=held))
+    assert found.resize == (Attached("a", "main", Tenancy("u1", granted("u1", 700, 2), MAIN)),)
+    greedy = pod("u1", 701, generation=2)
+    assert plan(view(greedy, pod("u2", 300), promised=promised, holders=holders, held=held)).resize == ()
+    earlier = pod("u1", 100, generation=1)
+    assert plan(view(earlier, pod("u2", 300), promised=promised, holders=holders, held=held)).resize == ()

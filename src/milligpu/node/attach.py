@@ -75,12 +75,16 @@ class Plan:
     detach: tuple[str, ...]
     """Names of allocations whose container will not come back."""
     refused: tuple[Refused, ...]
+    resize: tuple[Attached, ...] = ()
+    """Running containers whose pod has a later grant."""
 
 
 def plan(view: View) -> Plan:
     """Decide in the order in which the kubelet asked, so that of two who do not fit the first one wins."""
     gone = tuple(name for name in view.holders if _is_gone(view, name))
     standing = {name: each for name, each in view.attached.items() if name not in gone}
+    resized = _resized(view, standing)
+    standing |= {each.name: each for each in resized}
     refused: list[Refused] = []
     fresh: list[Attached] = []
     for promise in sorted(view.promised, key=lambda each: each.number):
@@ -93,7 +97,23 @@ def plan(view: View) -> Plan:
             fresh.append(decided)
         else:
             refused.append(Refused(promise.name, holder, decided))
-    return Plan(tuple(fresh), gone, tuple(refused))
+    return Plan(tuple(fresh), gone, tuple(refused), resized)
+
+
+def _resized(view: View, standing: Mapping[str, Attached]) -> tuple[Attached, ...]:
+    """Later generations of grants, where they fit; one that does not leaves things as they are until it does."""
+    found: dict[str, Attached] = {}
+    for name, each in standing.items():
+        pod = view.pods.get(each.tenancy.uid)
+        grant = read_grant(pod) if pod is not None else None
+        if pod is None or not isinstance(grant, Grant) or grant.generation <= each.tenancy.grant.generation:
+            continue
+        later = Tenancy(pod.uid, grant, pod.kinds)
+        others = [one.tenancy for one in (dict(standing) | found).values()]
+        same_cards = grant.gpus == each.tenancy.grant.gpus
+        if same_cards and check(later, each.container, view.node, view.cards, others) is None:
+            found[name] = Attached(name, each.container, later)
+    return tuple(found.values())
 
 
 def _is_gone(view: View, name: str) -> bool:
