@@ -60,9 +60,12 @@ class _Mark(msgspec.Struct):
 class Watch(Generic[Thing]):
     """Follows one kind, such as `/api/v1/pods`."""
 
-    def __init__(self, api: Api, path: str, kind: type[Thing], *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, api: Api, path: str, kind: type[Thing], *, fields: str = "", retry_s: float = RETRY_S
+    ) -> None:
+        """`fields` is a field selector, such as `spec.nodeName=n1`."""
         self._api = api
-        self._path = path
+        self._path = f"{path}?fieldSelector={quote(fields)}&" if fields else f"{path}?"
         self._kind = kind
         self._retry_s = retry_s
         self._decoder = msgspec.json.Decoder(kind)
@@ -85,7 +88,7 @@ class Watch(Generic[Thing]):
         items: list[Thing] = []
         more = ""
         while True:
-            at = f"{self._path}?limit={PAGE}" + (f"&continue={quote(more)}" if more else "")
+            at = f"{self._path}limit={PAGE}" + (f"&continue={quote(more)}" if more else "")
             page = self._pages.decode(await self._api.get(at, timeout_s=_LIST_TIMEOUT_S))
             items += page.items
             self._version, more = page.metadata.resourceVersion, page.metadata.continue_
@@ -95,7 +98,7 @@ class Watch(Generic[Thing]):
     async def _changes(self) -> AsyncIterator[Changes[Thing]]:
         while True:
             path = (
-                f"{self._path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"
+                f"{self._path}watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"
                 f"&resourceVersion={self._version}"
             )
             try:

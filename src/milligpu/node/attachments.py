@@ -76,7 +76,7 @@ class Attachments:
         (tenant.folder / USAGE).chmod(_USAGE_MODE)
 
     def resize(self, attached: Attached) -> None:
-        """Another generation of its grant: written down first, so that the page follows the record after a crash."""
+        """Another generation of its grant: written down first, so that after a crash the page follows."""
         self.held[attached.name] = attached
         write_safely(self._folder / attached.name / _RECORD, _encode(attached))
         self._write_pages()
