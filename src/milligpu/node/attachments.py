@@ -61,7 +61,7 @@ class Attachments:
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(mode=0o755)
             write_safely(making / _RECORD, _encode(attached))
-            if not _whole(attached):
+            if not is_whole(attached):
                 self._make_tenant(making / _TENANT, attached, driver)
             making.rename(self._folder / attached.name)
             self.held[attached.name] = attached
@@ -102,7 +102,7 @@ class Attachments:
 
     def _edits(self, attached: Attached, driver: Driver) -> Edits:
         gpus = [share.gpu for share in shares(attached)]
-        if _whole(attached):
+        if is_whole(attached):
             return whole_edits(driver, gpus)
         return share_edits(driver, self._ours, gpus, self._folder / attached.name / _TENANT, USAGE)
 
@@ -110,7 +110,7 @@ class Attachments:
         """Who comes or goes moves the slots of others."""
         slots = self._slots(self.held)
         for name, each in self.held.items():
-            if not _whole(each) and name != but:
+            if not is_whole(each) and name != but:
                 self.tenant(name).change(limits_page(each.tenancy.grant, shares(each), slots[name]))
 
     @staticmethod
@@ -149,7 +149,8 @@ def our_libraries() -> dict[str, Path]:
     return {name: library(f"enforce/{name}") for name in (CUDA, NVML)}
 
 
-def _whole(attached: Attached) -> bool:
+def is_whole(attached: Attached) -> bool:
+    """Whether it has its cards to itself."""
     return any(share.whole for share in shares(attached))
 
 

@@ -6,15 +6,14 @@ from collections.abc import Callable
 import msgspec
 
 from milligpu.dialects.pod import containers
-from milligpu.kube.api import Api, Refused
-from milligpu.kube.objects import Pod
+from milligpu.kube.api import Api
+from milligpu.kube.objects import Listed, Pod
 from milligpu.kube.watch import All, Changes, Watch
 from milligpu.model import names
-from milligpu.model.errors import MilligpuError
+from milligpu.model.errors import Unavailable
 from milligpu.node.attach import PodView
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
-_NOT_FOUND = 404
 
 
 def view_of(pod: Pod) -> PodView:
@@ -36,7 +35,9 @@ class NodePods:
 
     def __init__(self, api: Api, node: str, changed: Callable[[], None]) -> None:
         self._api = api
-        self._watch = Watch(api, "/api/v1/pods", Pod, fields=f"spec.nodeName={node}")
+        self._fields = f"spec.nodeName={node}"
+        self._watch = Watch(api, "/api/v1/pods", Pod, fields=self._fields)
+        self._list = msgspec.json.Decoder(Listed[Pod])
         self._changed = changed
         self.known: dict[str, PodView] = {}
         self.listed = asyncio.Event()
@@ -57,15 +58,20 @@ class NodePods:
                             self.known[pod.metadata.uid] = view_of(pod)
             self._changed()
 
-    async def ask(self, namespace: str, name: str) -> None:
-        """Look one pod up, where the kubelet was faster than our watch."""
+    async def refresh(self) -> bool:
+        """Ask for pods that the watch has yet to show; whether the API server answered."""
         try:
-            text = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        except Refused as error:
-            if error.status == _NOT_FOUND:
-                return
-            raise
-        except MilligpuError:
-            return
-        pod = msgspec.json.decode(text, type=Pod)
-        self.known[pod.metadata.uid] = view_of(pod)
+            text = await self._api.get(f"/api/v1/pods?fieldSelector={self._fields}")
+        except Unavailable:
+            return False
+        for pod in self._list.decode(text).items:
+            self.known.setdefault(pod.metadata.uid, view_of(pod))
+        return True
+
+    def by_name(self) -> dict[tuple[str, str], frozenset[str]]:
+        """Uids by namespace and name; two of one name are possible while the first is going."""
+        found: dict[tuple[str, str], frozenset[str]] = {}
+        for pod in self.known.values():
+            key = (pod.namespace, pod.name)
+            found[key] = found.get(key, frozenset()) | {pod.uid}
+        return found
