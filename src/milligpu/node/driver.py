@@ -1,10 +1,15 @@
 """What a container needs to reach its cards: the driver's files, and ours in front where a share is held."""
 
+import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from milligpu.devices.cards import Cards
+from milligpu.native import library
 from milligpu.node.cdi import Edits, Mount
+from milligpu.softgpu.names import SOCKET_VARIABLE
 
 INSIDE = Path("/run/milligpu")
 TENANT = INSIDE / "tenant"
@@ -14,6 +19,18 @@ DRIVER = INSIDE / "driver"
 SOFTGPU = INSIDE / "softgpu"
 # Where the loaders of Debian's and of Red Hat's images look without being told.
 LIBRARY_FOLDERS = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"))
+# What CUDA programs open of the driver: the interface itself, its compilers, and what they open in turn.
+_NVIDIA_LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-gpucomp.so.1",
+    "libcudadebugger.so.1",
+    "libnvidia-opencl.so.1",
+)
+_CACHED = re.compile(r"^\s+(\S+) \(.*x86-64.*\) => (\S+)$", re.M)
+_SOFTGPU_ROOMS = {"libcuda.so.1": "softgpu", "libnvidia-ml.so.1": "softgpu"}
 _NVIDIA_COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -30,12 +47,37 @@ class Driver:
     sockets: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """A software card is a socket instead."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    version: str = ""
 
 
-def nvidia(libraries: Mapping[str, Path], minors: Mapping[str, int], dev: Path = Path("/dev")) -> Driver:
+def find_driver(cards: Cards, env: Mapping[str, str]) -> Driver:
+    """The driver that NVML belongs to: NVIDIA's, or the software GPU's where the environment names its cards."""
+    version = str(cards.nvml.ask_system("nvmlSystemGetDriverVersion") or "")
+    indexes = {uuid: index for index, uuid in enumerate(cards.handles())}
+    if SOCKET_VARIABLE in env:
+        folder = Path(env[SOCKET_VARIABLE])
+        libraries = {name: library(f"{room}/{name}") for name, room in _SOFTGPU_ROOMS.items()}
+        sockets = {uuid: folder / f"gpu{index}.sock" for uuid, index in indexes.items()}
+        return Driver(libraries, sockets=sockets, environment={SOCKET_VARIABLE: str(SOFTGPU)}, version=version)
+    minors = {uuid: cards.nvml.ask("nvmlDeviceGetMinorNumber", handle) for uuid, handle in cards.handles().items()}
+    return nvidia(_find_libraries(), minors, version)
+
+
+def _find_libraries() -> dict[str, Path]:
+    """The driver's libraries by the names that programs open, as this machine's loader finds them."""
+    cache = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    found = {name: Path(path) for name, path in _CACHED.findall(cache)}
+    return {name: found[name] for name in _NVIDIA_LIBRARIES if name in found}
+
+
+def nvidia(
+    libraries: Mapping[str, Path], minors: Mapping[str, int], version: str, dev: Path = Path("/dev")
+) -> Driver:
     """NVIDIA's driver: its libraries and, by UUID, the cards' numbers."""
     common = tuple(path for path in _NVIDIA_COMMON if (dev / Path(path).name).exists())
-    return Driver(libraries, common, {uuid: f"/dev/nvidia{minor}" for uuid, minor in minors.items()})
+    return Driver(
+        libraries, common, {uuid: f"/dev/nvidia{minor}" for uuid, minor in minors.items()}, version=version
+    )
 
 
 def whole_edits(driver: Driver, gpus: Sequence[str]) -> Edits:

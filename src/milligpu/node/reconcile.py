@@ -1,7 +1,8 @@
-"""Bring the node in step with the plan: look, decide, do; again after every event, and once a second while unsure."""
+"""Bring the node in step with the plan: look, decide, do; after every event, and once a second while unsure."""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -85,10 +86,8 @@ class Reconciler:
                 wait_s = await self._once()
             except (MilligpuError, OSError) as error:
                 log.warning("could not bring the node in step", error=str(error))
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait_s)
-            except TimeoutError:
-                pass
 
     async def _recover(self) -> None:
         self._attachments.sweep_files({entry.name for entry in self._ledger.entries})
