@@ -58,7 +58,7 @@ class NodeAgent:
         self._offer()
 
     async def run(self) -> None:
-        """Until cancelled; the kubelet hears of us only when we can tell a pod that is gone from one not yet seen."""
+        """Until cancelled; attaching begins when a pod that is gone can be told from one that was not seen yet."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._cards.run())
             tasks.create_task(self._pods.follow())
