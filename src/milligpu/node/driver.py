@@ -52,7 +52,7 @@ class Driver:
 
 def find_driver(cards: Cards, env: Mapping[str, str]) -> Driver:
     """The driver that NVML belongs to: NVIDIA's, or the software GPU's where the environment names its cards."""
-    version = str(cards.nvml.ask_system("nvmlSystemGetDriverVersion") or "")
+    version = str(cards.nvml.ask("nvmlSystemGetDriverVersion") or "")
     indexes = {uuid: index for index, uuid in enumerate(cards.handles())}
     if SOCKET_VARIABLE in env:
         folder = Path(env[SOCKET_VARIABLE])

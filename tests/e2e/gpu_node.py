@@ -1,0 +1,68 @@
+"""A real node with software GPUs and our agent on it, for tests that run containers on shares."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightkube.resources.core_v1 import Node as KubeNode
+from lightkube.resources.core_v1 import Pod
+
+from devcluster import images
+from devcluster.cluster import Cluster
+from devcluster.node import Node
+from devcluster.pods import pod
+from devcluster.process import Process
+from devcluster.wait import until
+from milligpu.model import names
+from milligpu.softgpu.start import client_environment
+
+CARDS = Path("/run/milligpu/softgpu")
+"""Where the node has its cards' sockets."""
+READY_DEADLINE_S = 60.0
+
+
+class GpuNode:
+    """The agent and the cards of one real node; a test may kill and start the agent."""
+
+    def __init__(self, cluster: Cluster, node: Node, *, devices: int = 2, model: str = "V100-16GB") -> None:
+        self.cluster = cluster
+        self.node = node
+        self._start_cards(devices, model)
+        program = str(Path(sys.executable).with_name("milligpu"))
+        command = [program, "agent", "--node", node.name, "--kubeconfig", str(cluster.kubeconfig)]
+        self.agent: Process = node.new_process("agent", command, self.environment())
+
+    def _start_cards(self, devices: int, model: str) -> None:
+        self.node.run_inside("mkdir", "-p", str(CARDS.parent))
+        cache = Path.home() / ".cache/milligpu/softgpu"
+        done = self.node.run_inside(
+            *(sys.executable, "-m", "milligpu.softgpu.daemon", str(CARDS), "--cache", str(cache)),
+            *("--model", model, "--devices", str(devices), "--watch", str(self.node.holder.pid)),
+        )
+        assert done.returncode == 0, done.stderr
+
+    def environment(self) -> Mapping[str, str]:
+        return client_environment(CARDS, {"PATH": "/usr/bin:/bin"})
+
+    def start(self) -> "GpuNode":
+        self.agent.start()
+        return self
+
+    def wait_ready(self) -> "GpuNode":
+        def counted() -> bool:
+            self.agent.must_run()
+            found = self.cluster.client.get(KubeNode, self.node.name)
+            assert found.metadata is not None
+            has = (found.status.allocatable or {}) if found.status else {}
+            noted = found.metadata.annotations or {}
+            return int(has.get(names.VGPU, "0")) > 0 and names.INVENTORY in noted
+
+        until("the node to have shares", counted, READY_DEADLINE_S, last_state=lambda: self.agent.tail(20))
+        return self
+
+
+def cuda_pod(name: str, milli: int, program: str, *, mib: int | None = None, **spec: Any) -> Pod:
+    """A pod that runs a Python program on a share."""
+    resources = {names.VGPU: str(milli)} | ({names.VGPU_MEMORY: str(mib)} if mib else {})
+    return pod(name, ["python3", "-c", program], resources=resources, image=images.CUDA.reference, **spec)
