@@ -15,7 +15,10 @@ from devcluster.pods import pod
 from devcluster.process import Process
 from devcluster.wait import until
 from milligpu.model import names
+from milligpu.model.gpu import Gpu
+from milligpu.model.units import parse_quantity
 from milligpu.softgpu.start import client_environment
+from milligpu.wire.inventory import decode_inventory
 
 CARDS = Path("/run/milligpu/softgpu")
 """Where the node has its cards' sockets."""
@@ -52,14 +55,21 @@ class GpuNode:
     def wait_ready(self) -> "GpuNode":
         def counted() -> bool:
             self.agent.must_run()
-            found = self.cluster.client.get(KubeNode, self.node.name)
-            assert found.metadata is not None
-            has = (found.status.allocatable or {}) if found.status else {}
-            noted = found.metadata.annotations or {}
-            return int(has.get(names.VGPU, "0")) > 0 and names.INVENTORY in noted
+            return self.allocatable(names.VGPU) > 0 and bool(self.inventory())
 
         until("the node to have shares", counted, READY_DEADLINE_S, last_state=lambda: self.agent.tail(20))
         return self
+
+    def allocatable(self, resource: str) -> int:
+        """How many slots the kubelet offers."""
+        status: Any = self.cluster.client.get(KubeNode, self.node.name).status
+        return int(parse_quantity(resource, (status.allocatable or {}).get(resource, "0")))
+
+    def inventory(self) -> tuple[Gpu, ...]:
+        """The cards as the node's annotation has them."""
+        metadata: Any = self.cluster.client.get(KubeNode, self.node.name).metadata
+        text: str | None = (metadata.annotations or {}).get(names.INVENTORY)
+        return decode_inventory(text) if text else ()
 
 
 def cuda_pod(name: str, milli: int, program: str, *, mib: int | None = None, **spec: Any) -> Pod:

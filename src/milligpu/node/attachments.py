@@ -146,7 +146,7 @@ def shares(attached: Attached) -> tuple[GpuShare, ...]:
 
 def our_libraries() -> dict[str, Path]:
     """The limits libraries under the driver's names."""
-    return {name: library(f"enforce/{name}") for name in (CUDA, NVML)}
+    return {name: library(f"enforce/{name}") for name in (CUDA,)}
 
 
 def is_whole(attached: Attached) -> bool:
