@@ -19,7 +19,7 @@ class Entry:
 COMMANDS: dict[str, Entry] = {
     "agent": Entry(
         "milligpu.cli.agent",
-        "Run on a node: offer its GPUs to Kubernetes and attach granted shares.",
+        "Run on a machine with GPUs: offer them to Kubernetes, or to all its users.",
         "milligpu agent --node gpu-node-1",
     ),
     "completion": Entry(

@@ -13,15 +13,15 @@ def pod_of(cgroups: bytes) -> str | None:
     return match[1].decode().replace("_", "-") if match else None
 
 
+def pod_of_process(pid: int, proc: Path = Path("/proc")) -> str | None:
+    """The uid of the pod of a process; None when it has none, or has ended."""
+    try:
+        return pod_of((proc / str(pid) / "cgroup").read_bytes())
+    except OSError:
+        return None
+
+
 def pods_running(proc: Path = Path("/proc")) -> frozenset[str]:
     """The uids of all pods with at least one process, the pause process of their sandbox included."""
-    found: set[str] = set()
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            try:
-                uid = pod_of((folder / "cgroup").read_bytes())
-            except OSError:  # it ended while we looked
-                continue
-            if uid:
-                found.add(uid)
-    return frozenset(found)
+    pids = (int(folder.name) for folder in proc.iterdir() if folder.name.isdigit())
+    return frozenset(uid for pid in pids if (uid := pod_of_process(pid, proc)))
