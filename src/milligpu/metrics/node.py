@@ -95,12 +95,12 @@ def _throttled(cards: Iterable[CardSample]) -> Metric:
 
 
 def _numbers(labels: Sequence[str], samples: Sequence[CardSample | ContainerSample]) -> Iterator[Metric]:
-    found: dict[str, Metric] = {}
+    found: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
     for sample in samples:
         for make, numbers in ((GaugeMetricFamily, sample.gauges), (CounterMetricFamily, sample.counters)):
             for name, value in numbers.items():
                 if value is not None:
                     if name not in found:
                         found[name] = make(name, HELP[name], labels=labels)
-                    found[name].add_metric(sample.labels, value)  # pyright: ignore[reportAttributeAccessIssue]
+                    found[name].add_metric(sample.labels, value)
     yield from found.values()

@@ -22,6 +22,7 @@ from milligpu.node.driver import DRIVER, Driver, share_edits, whole_edits
 from milligpu.node.ledger import write_safely
 from milligpu.wire.grant import decode_grant, encode_grant
 from milligpu.wire.json import VERSION, Document, decode, encode
+from milligpu.wire.limits import LimitsPage
 
 _RECORD, _TENANT = "attachment.json", "tenant"
 # A name that starts so is being made or taken away.
@@ -41,10 +42,11 @@ class _Record(Document, frozen=True):
 class Attachments:
     """All containers of this node that hold something."""
 
-    def __init__(self, folder: Path, cdi: Path, ours: Mapping[str, Path]) -> None:
+    def __init__(self, folder: Path, cdi: Path, driver: Driver, ours: Mapping[str, Path]) -> None:
         """`ours` are the libraries that stand in the driver's place, by the driver's names."""
         self._folder = folder
         self._cdi = cdi
+        self._driver = driver
         self._ours = ours
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -54,7 +56,7 @@ class Attachments:
         """A container's pages."""
         return Tenant(self._folder / name / _TENANT)
 
-    def attach(self, attached: Attached, driver: Driver) -> None:
+    def attach(self, attached: Attached) -> None:
         """Make what the container needs, and then let it start."""
         if attached.name not in self.held:
             making = self._folder / (_UNFINISHED + attached.name)
@@ -62,18 +64,19 @@ class Attachments:
             making.mkdir(mode=0o755)
             write_safely(making / _RECORD, _encode(attached))
             if not is_whole(attached):
-                self._make_tenant(making / _TENANT, attached, driver)
+                self._make_tenant(making / _TENANT, attached)
             making.rename(self._folder / attached.name)
             self.held[attached.name] = attached
             self._write_pages(but=attached.name)
-        write_safely(self._file(attached.name), document(attached.name, self._edits(attached, driver)))
+        write_safely(self._file(attached.name), document(attached.name, self._edits(attached)))
 
-    def _make_tenant(self, folder: Path, attached: Attached, driver: Driver) -> None:
+    def _make_tenant(self, folder: Path, attached: Attached) -> None:
         slots = self._slots({**self.held, attached.name: attached})[attached.name]
-        inside = Drivers(DRIVER / CUDA, DRIVER / NVML if NVML in driver.libraries else None)
-        page = limits_page(attached.tenancy.grant, shares(attached), slots)
-        tenant = Tenant.make(folder, page, inside, 0)
+        tenant = Tenant.make(folder, self._page(attached, slots), Drivers(DRIVER / CUDA, DRIVER / NVML), 0)
         (tenant.folder / USAGE).chmod(_USAGE_MODE)
+
+    def _page(self, attached: Attached, slots: Mapping[str, Slot]) -> LimitsPage:
+        return limits_page(attached.tenancy.grant, shares(attached), slots, self._driver.contexts)
 
     def resize(self, attached: Attached) -> None:
         """Another generation of its grant: written down first, so that after a crash the page follows."""
@@ -100,18 +103,18 @@ class Attachments:
             if file.name.removeprefix(_CDI_PREFIX).partition(".")[0] not in promised:
                 file.unlink(missing_ok=True)
 
-    def _edits(self, attached: Attached, driver: Driver) -> Edits:
+    def _edits(self, attached: Attached) -> Edits:
         gpus = [share.gpu for share in shares(attached)]
         if is_whole(attached):
-            return whole_edits(driver, gpus)
-        return share_edits(driver, self._ours, gpus, self._folder / attached.name / _TENANT, USAGE)
+            return whole_edits(self._driver, gpus)
+        return share_edits(self._driver, self._ours, gpus, self._folder / attached.name / _TENANT, USAGE)
 
     def _write_pages(self, but: str = "") -> None:
         """Who comes or goes moves the slots of others."""
         slots = self._slots(self.held)
         for name, each in self.held.items():
             if not is_whole(each) and name != but:
-                self.tenant(name).change(limits_page(each.tenancy.grant, shares(each), slots[name]))
+                self.tenant(name).change(self._page(each, slots[name]))
 
     @staticmethod
     def _slots(held: Mapping[str, Attached]) -> dict[str, dict[str, Slot]]:

@@ -3,10 +3,13 @@
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from milligpu.agent.context import Contexts
+from milligpu.agent.tenant import CUDA, NVML
 from milligpu.devices.cards import Cards
+from milligpu.model.errors import Unavailable
 from milligpu.native import library
 from milligpu.node.cdi import Edits, Mount
 from milligpu.softgpu.names import SOCKET_VARIABLE
@@ -21,8 +24,8 @@ SOFTGPU = INSIDE / "softgpu"
 LIBRARY_FOLDERS = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"))
 # What CUDA programs open of the driver: the interface itself, its compilers, and what they open in turn.
 _NVIDIA_LIBRARIES = (
-    "libcuda.so.1",
-    "libnvidia-ml.so.1",
+    CUDA,
+    NVML,
     "libnvidia-ptxjitcompiler.so.1",
     "libnvidia-nvvm.so.4",
     "libnvidia-gpucomp.so.1",
@@ -30,7 +33,6 @@ _NVIDIA_LIBRARIES = (
     "libnvidia-opencl.so.1",
 )
 _CACHED = re.compile(r"^\s+(\S+) \(.*x86-64.*\) => (\S+)$", re.M)
-_SOFTGPU_ROOMS = {"libcuda.so.1": "softgpu", "libnvidia-ml.so.1": "softgpu"}
 _NVIDIA_COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -48,19 +50,32 @@ class Driver:
     """A software card is a socket instead."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     version: str = ""
+    contexts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes that a context takes of each card, by UUID."""
 
 
-def find_driver(cards: Cards, env: Mapping[str, str]) -> Driver:
+def find_driver(cards: Cards, state: Path, env: Mapping[str, str]) -> Driver:
     """The driver that NVML belongs to: NVIDIA's, or the software GPU's where the environment names its cards."""
+    found = _softgpu(cards, Path(env[SOCKET_VARIABLE])) if SOCKET_VARIABLE in env else _nvidia(cards)
+    state.mkdir(parents=True, exist_ok=True)
+    known = Contexts(state / "contexts.json")
+    contexts = {gpu.uuid: known.bytes_of(gpu, found.libraries[CUDA], env) for gpu in cards.gpus()}
     version = str(cards.nvml.ask("nvmlSystemGetDriverVersion") or "")
-    indexes = {uuid: index for index, uuid in enumerate(cards.handles())}
-    if SOCKET_VARIABLE in env:
-        folder = Path(env[SOCKET_VARIABLE])
-        libraries = {name: library(f"{room}/{name}") for name, room in _SOFTGPU_ROOMS.items()}
-        sockets = {uuid: folder / f"gpu{index}.sock" for uuid, index in indexes.items()}
-        return Driver(libraries, sockets=sockets, environment={SOCKET_VARIABLE: str(SOFTGPU)}, version=version)
+    return replace(found, version=version, contexts=contexts)
+
+
+def _softgpu(cards: Cards, folder: Path) -> Driver:
+    libraries = {name: library(f"softgpu/{name}") for name in (CUDA, NVML)}
+    sockets = {uuid: folder / f"gpu{index}.sock" for index, uuid in enumerate(cards.handles())}
+    return Driver(libraries, sockets=sockets, environment={SOCKET_VARIABLE: str(SOFTGPU)})
+
+
+def _nvidia(cards: Cards) -> Driver:
     minors = {uuid: cards.nvml.ask("nvmlDeviceGetMinorNumber", handle) for uuid, handle in cards.handles().items()}
-    return nvidia(_find_libraries(), minors, version)
+    libraries = _find_libraries()
+    if CUDA not in libraries:
+        raise Unavailable(f"{CUDA} is not among this machine's libraries", hint="install NVIDIA's driver")
+    return nvidia(libraries, minors)
 
 
 def _find_libraries() -> dict[str, Path]:
@@ -70,14 +85,10 @@ def _find_libraries() -> dict[str, Path]:
     return {name: found[name] for name in _NVIDIA_LIBRARIES if name in found}
 
 
-def nvidia(
-    libraries: Mapping[str, Path], minors: Mapping[str, int], version: str, dev: Path = Path("/dev")
-) -> Driver:
+def nvidia(libraries: Mapping[str, Path], minors: Mapping[str, int], dev: Path = Path("/dev")) -> Driver:
     """NVIDIA's driver: its libraries and, by UUID, the cards' numbers."""
     common = tuple(path for path in _NVIDIA_COMMON if (dev / Path(path).name).exists())
-    return Driver(
-        libraries, common, {uuid: f"/dev/nvidia{minor}" for uuid, minor in minors.items()}, version=version
-    )
+    return Driver(libraries, common, {uuid: f"/dev/nvidia{minor}" for uuid, minor in minors.items()})
 
 
 def whole_edits(driver: Driver, gpus: Sequence[str]) -> Edits:

@@ -13,7 +13,6 @@ from milligpu.node.attach import Attached, Plan, View, plan
 from milligpu.node.attachments import Attachments, shares
 from milligpu.node.cards import CardWatch
 from milligpu.node.complaints import Complaints
-from milligpu.node.driver import Driver
 from milligpu.node.holders import Holder, by_record, by_slots
 from milligpu.node.leases import Leases
 from milligpu.node.ledger import Allocation, Ledger
@@ -42,7 +41,6 @@ class Reconciler:
         *,
         pods: NodePods,
         cards: CardWatch,
-        driver: Driver,
         leases: Leases,
         complaints: Complaints,
         changed: Callable[[], None],
@@ -55,7 +53,6 @@ class Reconciler:
         self._resources = PodResources(settings.pod_resources)
         self._pods = pods
         self._cards = cards
-        self._driver = driver
         self._leases = leases
         self._complaints = complaints
         self._changed = changed
@@ -92,7 +89,7 @@ class Reconciler:
     async def _recover(self) -> None:
         self._attachments.sweep_files({entry.name for entry in self._ledger.entries})
         for each in self._attachments.without_file():
-            self._attachments.attach(each, self._driver)
+            self._attachments.attach(each)
         for each in self._attachments.held.values():
             self._leases.add(each, self._attachments)
 
@@ -163,7 +160,7 @@ class Reconciler:
             self._attachments.resize(each)
             log.info("resized", pod=each.tenancy.uid, container=each.container)
         for each in todo.attach:
-            self._attachments.attach(each, self._driver)
+            self._attachments.attach(each)
             self._leases.add(each, self._attachments)
             log.info("attached", pod=each.tenancy.uid, container=each.container, shares=_words(each))
         if todo.detach or todo.attach or todo.resize:

@@ -4,15 +4,18 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
+from aiohttp import web
+from prometheus_client.core import Metric
 
 from milligpu.agent.arbiter import Arbiter
 from milligpu.devices.cards import Cards
 from milligpu.kube import config
 from milligpu.kube.api import Api
 from milligpu.kubelet.device_plugin import Allocate, DevicePlugin
+from milligpu.metrics.node import families
 from milligpu.model import names
 from milligpu.model.footprint import Demand, held
 from milligpu.node import slots
@@ -26,6 +29,11 @@ from milligpu.node.pods import NodePods
 from milligpu.node.publish import Publisher
 from milligpu.node.reconcile import Reconciler
 from milligpu.node.settings import Settings
+from milligpu.node.stats import Stats, accelerator_stats
+from milligpu.node.web import application
+
+# The meter's window is ten seconds.
+_SAMPLE_S = 2.0
 
 log = structlog.get_logger()
 
@@ -35,8 +43,11 @@ class NodeAgent:
 
     def __init__(self, settings: Settings, api: Api, cards: Cards, driver: Driver, arbiter: Arbiter) -> None:
         self._ledger = Ledger(settings.ledger)
-        self._attachments = Attachments(settings.containers, settings.cdi, our_libraries())
+        self._attachments = Attachments(settings.containers, settings.cdi, driver, our_libraries())
         self._cards = CardWatch(cards, self._cards_changed)
+        self._leases = Leases(arbiter)
+        self._stats = Stats(settings.node, self._cards, self._attachments, self._leases)
+        self._listen = settings.listen
         self._pods = NodePods(api, settings.node, self._wake)
         self._publisher = Publisher(api, settings.node, driver.version, lambda: self._cards.gpus)
         self._reconciler = Reconciler(
@@ -45,8 +56,7 @@ class NodeAgent:
             self._attachments,
             pods=self._pods,
             cards=self._cards,
-            driver=driver,
-            leases=Leases(arbiter),
+            leases=self._leases,
             complaints=Complaints(api, settings.node, time.monotonic),
             changed=self._offer,
             now=time.monotonic,
@@ -65,8 +75,37 @@ class NodeAgent:
             tasks.create_task(self._publisher.run())
             for plugin in self._plugins.values():
                 tasks.create_task(plugin.run())
+            tasks.create_task(self._sample())
+            tasks.create_task(self._serve())
             await self._pods.listed.wait()
             tasks.create_task(self._reconciler.run())
+
+    async def _sample(self) -> None:
+        while True:
+            self._stats.sample(time.monotonic())
+            await asyncio.sleep(_SAMPLE_S)
+
+    async def _serve(self) -> None:
+        """Metrics and statistics, until cancelled."""
+        pages = application(
+            self._families, lambda: accelerator_stats(self._stats.uses(self._pods.known)), self._ready
+        )
+        runner = web.AppRunner(pages, access_log=None)
+        await runner.setup()
+        host, _, port = self._listen.rpartition(":")
+        try:
+            await web.TCPSite(runner, host, int(port)).start()
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    def _families(self) -> Iterable[Metric]:
+        cards = list(self._stats.card_samples().values())
+        return families(cards, self._stats.container_samples(self._pods.known))
+
+    def _ready(self) -> bool:
+        registered = all(plugin.registered.is_set() for plugin in self._plugins.values())
+        return registered and self._publisher.published.is_set()
 
     def _allocate(self, resource: str) -> Allocate:
         async def allocate(wanted: Sequence[str]) -> str:
@@ -110,7 +149,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with Cards() as cards:
-        driver = find_driver(cards, os.environ)
+        driver = find_driver(cards, settings.state, os.environ)
         arbiter = Arbiter()
         try:
             async with Api(config.find(settings.kubeconfig)) as api:

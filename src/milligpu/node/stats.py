@@ -1,7 +1,7 @@
 """What cards and containers use now: read when somebody asks, and sampled for rates.
 
-Whatever is said about a container was measured for that container: time by the arbiter, memory by its own account or
-by its processes. The card's numbers are never copied to those who share it.
+Whatever is said about a container was measured for that container: time by the arbiter, memory by its own account
+or by its processes. The card's numbers are never copied to those who share it.
 """
 
 from collections.abc import Iterable, Mapping
