@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from lightkube.resources.core_v1 import Node as KubeNode
 from lightkube.resources.core_v1 import Pod
 
@@ -19,6 +20,7 @@ from milligpu.model.gpu import Gpu
 from milligpu.model.units import parse_quantity
 from milligpu.softgpu.start import client_environment
 from milligpu.wire.inventory import decode_inventory
+from tests.e2e.scheduling import free_port
 
 CARDS = Path("/run/milligpu/softgpu")
 """Where the node has its cards' sockets."""
@@ -33,7 +35,9 @@ class GpuNode:
         self.node = node
         self._start_cards(devices, model)
         program = str(Path(sys.executable).with_name("milligpu"))
+        self.url = f"http://127.0.0.1:{free_port()}"
         command = [program, "agent", "--node", node.name, "--kubeconfig", str(cluster.kubeconfig)]
+        command += ["--listen", self.url.removeprefix("http://")]
         self.agent: Process = node.new_process("agent", command, self.environment())
 
     def _start_cards(self, devices: int, model: str) -> None:
@@ -53,22 +57,32 @@ class GpuNode:
         return self
 
     def wait_ready(self) -> "GpuNode":
-        def counted() -> bool:
+        def ready() -> bool:
             self.agent.must_run()
-            return self.allocatable(names.VGPU) > 0 and bool(self.inventory())
+            registered = httpx2.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return registered and self.allocatable(names.VGPU) > 0 and bool(self.inventory())
 
-        until("the node to have shares", counted, READY_DEADLINE_S, last_state=lambda: self.agent.tail(20))
+        until(
+            "the node to have shares",
+            ready,
+            READY_DEADLINE_S,
+            last_state=lambda: self.agent.tail(20),
+            retry=(httpx2.TransportError,),
+        )
         return self
+
+    def _object(self) -> dict[str, Any]:
+        found: Any = self.cluster.client.get(KubeNode, self.node.name)
+        return found.to_dict()
 
     def allocatable(self, resource: str) -> int:
         """How many slots the kubelet offers."""
-        status: Any = self.cluster.client.get(KubeNode, self.node.name).status
-        return int(parse_quantity(resource, (status.allocatable or {}).get(resource, "0")))
+        found = self._object()
+        return int(parse_quantity(resource, found["status"].get("allocatable", {}).get(resource, "0")))
 
     def inventory(self) -> tuple[Gpu, ...]:
         """The cards as the node's annotation has them."""
-        metadata: Any = self.cluster.client.get(KubeNode, self.node.name).metadata
-        text: str | None = (metadata.annotations or {}).get(names.INVENTORY)
+        text: str | None = self._object()["metadata"].get("annotations", {}).get(names.INVENTORY)
         return decode_inventory(text) if text else ()
 
 

@@ -99,7 +99,7 @@ def test_two_share_a_card_and_a_third_waits_until_one_goes(gpu_node: GpuNode, na
     assert overcommitted(held) == []
     third = cuda_pod("c", 500, MEMORY, annotations=card, schedulerName=NAME)
     cluster.client.create(third, namespace=namespace)
-    until("a word on why it waits", lambda: told(cluster, namespace, "c"), 30)
+    until("a word on why it waits", lambda: told(cluster, namespace, "c") or None, 30)
     cluster.client.delete(Pod, "a", namespace=namespace)
     wait_for_phase(cluster, namespace, "c", "Succeeded")
     assert log_of(cluster, namespace, "c").split() == ["1", "8192"]
@@ -127,7 +127,7 @@ def test_a_pod_bound_past_the_scheduler_gets_nothing_and_is_told_why(gpu_node: G
     cluster = gpu_node.cluster
     stray = cuda_pod("stray", 100, MEMORY, nodeName=gpu_node.node.name)
     cluster.client.create(stray, namespace=namespace)
-    text = until("an event", lambda: told(cluster, namespace, "stray", "NoGrant"), 60)
+    text = until("an event", lambda: told(cluster, namespace, "stray", "NoGrant") or None, 60)
     assert "bound without a grant" in text
 
 

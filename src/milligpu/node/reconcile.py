@@ -21,7 +21,10 @@ from milligpu.node.processes import pods_running
 from milligpu.node.settings import Settings
 
 # The kubelet knows the holder a few milliseconds after Allocate; a container is created about 100 ms later.
-_SOON_S = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+_SOON_S = 0.002
+_SOON_MOST_S = 0.05
+# For so many looks; on a node that is busy beyond reason the kubelet takes seconds.
+_SOON_TRIES = 200
 _UNSURE_S = 1.0
 _SURE_S = 10.0
 # A promise that the kubelet has no record of after so long belongs to a pod that it did not admit in the end.
@@ -103,9 +106,9 @@ class Reconciler:
         self._do(todo)
         await self._complaints.tell(todo.refused, self._pods.known)
         missing = [entry for entry in self._ledger.entries if entry.name not in self._holders]
-        if missing and self._tries < len(_SOON_S):
+        if missing and self._tries < _SOON_TRIES:
             self._tries += 1
-            return _SOON_S[self._tries - 1]
+            return min(_SOON_S * 2 ** min(self._tries, 10), _SOON_MOST_S)
         return _UNSURE_S if missing or todo.refused or unknown else _SURE_S
 
     def _view(self, unknown: set[str], certain: bool) -> View:
