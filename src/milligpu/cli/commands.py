@@ -22,6 +22,11 @@ COMMANDS: dict[str, Entry] = {
         "Print the script that makes your shell complete our commands.",
         "milligpu completion bash > ~/.local/share/bash-completion/completions/milligpu",
     ),
+    "gpu": Entry(
+        "milligpu.cli.gpu",
+        "List this machine's GPUs: memory, utilisation, temperature, health.",
+        "milligpu softgpu exec --model A100-40GBx2,T4x2 -- milligpu gpu list",
+    ),
     "place": Entry(
         "milligpu.cli.place",
         "Show which GPUs pods would get on a cluster, or why they would wait.",

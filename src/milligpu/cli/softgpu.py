@@ -11,19 +11,21 @@ from milligpu.cli.output import Format, format_option, show_data, show_table
 from milligpu.model.errors import BadRequest
 from milligpu.model.units import parse_size
 from milligpu.native import library
-from milligpu.softgpu.models import DEFAULT_MODEL, find_model
+from milligpu.softgpu.faults import parse_fault
+from milligpu.softgpu.fleet import CARDS_MAX, describe, read_fleet
+from milligpu.softgpu.models import DEFAULT_MODEL
+from milligpu.softgpu.names import SOCKET_VARIABLE
 from milligpu.softgpu.start import (
     Fleet,
     Places,
     client_environment,
+    inject_fault,
     is_running,
     read_state,
     start_daemon,
     stop_daemon,
 )
 
-# As many as the driver library looks for.
-_MOST_DEVICES = 16
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
 
@@ -32,13 +34,22 @@ def _read_size(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def _read_model(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    return find_model(value).key
+    read_fleet(value)
+    return str(Path(value).absolute()) if value.endswith(".toml") else value
+
+
+def _folder() -> Path:
+    """Of the cards that this environment sees, or else of those that `up` started."""
+    seen = os.environ.get(SOCKET_VARIABLE)
+    return Path(seen) if seen else Places.from_env(os.environ).folder
 
 
 def _fleet_options(function: click.decorators.FC) -> click.decorators.FC:
     options = [
         click.option(
-            "--devices", type=click.IntRange(1, _MOST_DEVICES), default=1, show_default=True, help="How many."
+            "--devices",
+            type=click.IntRange(1, CARDS_MAX),
+            help="How many, unless --model says. [default: 1]",
         ),
         click.option(
             "--memory", metavar="SIZE", callback=_read_size, help="Of each, such as 4Gi. [default: the model's]"
@@ -48,7 +59,7 @@ def _fleet_options(function: click.decorators.FC) -> click.decorators.FC:
             default=DEFAULT_MODEL,
             show_default=True,
             callback=_read_model,
-            help="What they say they are.",
+            help="What they say they are; A100-40GBx2,T4x2 or a .toml file for several kinds.",
         ),
     ]
     for option in reversed(options):
@@ -64,7 +75,7 @@ def command() -> None:
 @command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @_fleet_options
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND…")
-def exec_(devices: int, memory: int | None, model: str, argv: tuple[str, ...]) -> int:
+def exec_(devices: int | None, memory: int | None, model: str, argv: tuple[str, ...]) -> int:
     """Run a command on software GPUs of its own; they end with it.
 
     The command takes the place of this process: its exit code, signals and terminal are its own.
@@ -85,7 +96,7 @@ def exec_(devices: int, memory: int | None, model: str, argv: tuple[str, ...]) -
 
 @command.command()
 @_fleet_options
-def up(devices: int, memory: int | None, model: str) -> None:
+def up(devices: int | None, memory: int | None, model: str) -> None:
     """Start software GPUs that stay until `down`."""
     places = Places.from_env(os.environ)
     if is_running(places.folder):
@@ -93,7 +104,7 @@ def up(devices: int, memory: int | None, model: str) -> None:
             "softgpu", "up", "no software GPU yet", hint="end the running one with: milligpu softgpu down"
         )
     start_daemon(places.folder, places.cache, Fleet(devices, model, memory))
-    click.echo(f"{devices} x {find_model(model).name}; use with: eval $(milligpu softgpu env)")
+    click.echo(f"{describe(read_fleet(model, devices))}; use with: eval $(milligpu softgpu env)")
 
 
 @command.command()
@@ -115,7 +126,7 @@ def env() -> None:
 @format_option(Format.TABLE, Format.JSON, Format.YAML)
 def status(output: Format) -> None:
     """Show the software GPUs that `up` started, and who uses them."""
-    cards = read_state(Places.from_env(os.environ).folder)
+    cards = read_state(_folder())
     if output is not Format.TABLE:
         show_data(cards, output)
         return
@@ -130,6 +141,21 @@ def status(output: Format) -> None:
         for card in cards
     ]
     show_table(["GPU", "NAME", "UUID", "MEMORY", "PROCESSES"], rows, right=["MEMORY"])
+
+
+@command.command()
+@click.argument("gpu", metavar="GPU")
+@click.option("--xid", metavar="NUMBER", help="Raise this XID error, such as 79.")
+@click.option("--ecc", metavar="COUNT", help="So many uncorrectable memory errors.")
+@click.option("--temperature", metavar="CELSIUS", help="Hold the sensor there.")
+@click.option("--throttle", metavar="WHY", help="Hold clocks down: power, thermal or power-brake.")
+@click.option("--lost", is_flag=True, help="It falls off the bus.")
+@click.option("--clear", is_flag=True, help="All is well again.")
+def fault(gpu: str, **asked: object) -> None:
+    """Let something befall a GPU, by its number or UUID; every process sees it at once."""
+    wanted = {name: value for name, value in asked.items() if value not in (None, False)}
+    parse_fault(wanted)
+    inject_fault(_folder(), gpu, wanted)
 
 
 @command.command()

@@ -18,9 +18,11 @@ from uuid import NAMESPACE_OID, uuid5
 from milligpu.softgpu.account import Account
 from milligpu.softgpu.activity import Activity
 from milligpu.softgpu.compile import CompileService
-from milligpu.softgpu.models import find_model
+from milligpu.softgpu.control import Control
+from milligpu.softgpu.fleet import Card, read_fleet
+from milligpu.softgpu.management import Management, sample_all
 from milligpu.softgpu.names import CONTROL, LOG_FILE, PID_FILE
-from milligpu.softgpu.server import CardServer, listen, serve_control
+from milligpu.softgpu.server import CardServer, listen
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Settings:
 
     folder: Path
     cache: Path
-    devices: int
+    devices: int | None
     model: str
     memory: int | None
     speed: float
@@ -41,7 +43,7 @@ class Settings:
         parser = argparse.ArgumentParser(prog="softgpu-daemon")
         parser.add_argument("folder", type=Path)
         parser.add_argument("--cache", type=Path, required=True)
-        parser.add_argument("--devices", type=int, default=1)
+        parser.add_argument("--devices", type=int)
         parser.add_argument("--model", required=True)
         parser.add_argument("--memory", type=int)
         parser.add_argument("--speed", type=float, default=0.0)
@@ -49,20 +51,18 @@ class Settings:
         return cls(**vars(parser.parse_args(arguments)))
 
 
-def accounts(settings: Settings) -> list[Account]:
-    """The cards; their UUIDs are the same whenever the same folder is used."""
-    model = find_model(settings.model)
-    memory = settings.memory or model.memory
+def accounts(settings: Settings, cards: tuple[Card, ...]) -> list[Account]:
+    """What is held of the cards; their UUIDs are the same whenever the same folder is used."""
     return [
-        Account(index, model, uuid5(NAMESPACE_OID, f"{settings.folder}/{index}"), memory)
-        for index in range(settings.devices)
+        Account(card.index, card.model, uuid5(NAMESPACE_OID, f"{settings.folder}/{card.index}"), card.memory)
+        for card in cards
     ]
 
 
 def main(arguments: list[str]) -> None:
     """Bind, go into the background, serve."""
     settings = Settings.from_arguments(arguments)
-    cards = accounts(settings)
+    cards = read_fleet(settings.model, settings.devices, settings.memory)
     settings.folder.mkdir(parents=True, exist_ok=True)
     listeners = [listen(settings.folder / f"gpu{card.index}.sock") for card in cards]
     control = listen(settings.folder / CONTROL)
@@ -90,7 +90,7 @@ def _detach(log: Path) -> None:
 
 async def _serve(
     settings: Settings,
-    cards: list[Account],
+    cards: tuple[Card, ...],
     listeners: list[socket.socket],
     control: socket.socket,
     watched: int | None,
@@ -103,12 +103,16 @@ async def _serve(
         loop.add_reader(watched, stop.set)
     compiler = CompileService(settings.cache)
     compiler.warm_up()
-    activities = [Activity(settings.speed) for _ in cards]
-    tasks = [
-        asyncio.create_task(CardServer(card, activity, compiler).serve(listener))
-        for card, activity, listener in zip(cards, activities, listeners, strict=True)
+    managed = [
+        Management(card, account, Activity(settings.speed))
+        for card, account in zip(cards, accounts(settings, cards), strict=True)
     ]
-    tasks.append(asyncio.create_task(serve_control(control, list(zip(cards, activities, strict=True)))))
+    tasks = [
+        asyncio.create_task(CardServer(card, compiler).serve(listener))
+        for card, listener in zip(managed, listeners, strict=True)
+    ]
+    tasks.append(asyncio.create_task(Control(managed).serve(control)))
+    tasks.append(asyncio.create_task(sample_all(managed)))
     await stop.wait()
     compiler.close()
     for task in tasks:

@@ -1,17 +1,17 @@
-"""The sockets of a group of cards: one per card, and one that tells people how they stand."""
+"""A card's socket: driver libraries that have the card open, and management libraries that look at it."""
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import struct
 from pathlib import Path
 
-from milligpu.softgpu import wire
-from milligpu.softgpu.account import Account, Client
-from milligpu.softgpu.activity import Activity
+from milligpu.softgpu import frames, wire
+from milligpu.softgpu.account import Client
 from milligpu.softgpu.compile import CompileService
+from milligpu.softgpu.management import Management
+from milligpu.softgpu.watch import Kind as Watch
 from milligpu.softgpu.wire import Kind, Status
 
 _CREDENTIALS = struct.Struct("3i")
@@ -20,11 +20,12 @@ _BACKLOG = 512
 
 
 class CardServer:
-    """Serves one card. A connection is a process that has the card open."""
+    """Serves one card. A connection that begins with a greeting is a process that has the card open."""
 
-    def __init__(self, account: Account, activity: Activity, compiler: CompileService) -> None:
-        self._account = account
-        self._activity = activity
+    def __init__(self, management: Management, compiler: CompileService) -> None:
+        self._management = management
+        self._account = management.account
+        self._activity = management.activity
         self._compiler = compiler
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -39,15 +40,22 @@ class CardServer:
 
     async def _client(self, connection: socket.socket) -> None:
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        client = self._account.connect(_CREDENTIALS.unpack(peer)[0])
+        pid, uid, _ = _CREDENTIALS.unpack(peer)
+        with connection, contextlib.suppress(ConnectionError, EOFError):
+            kind, body = await frames.receive_request(connection)
+            if kind >= Watch.FACTS:
+                await self._management.serve(connection, kind, body, root=uid == 0)
+            else:
+                await self._driver(connection, pid, kind, body)
+
+    async def _driver(self, connection: socket.socket, pid: int, kind: int, body: bytes) -> None:
+        client = self._account.connect(pid)
         try:
-            with connection, contextlib.suppress(ConnectionError, EOFError):
-                while True:
-                    kind, size = wire.REQUEST.unpack(await _receive(connection, wire.REQUEST.size))
-                    if size > wire.LARGEST_BODY:
-                        return
-                    await self._answer(connection, client, kind, await _receive(connection, size))
+            while True:
+                await self._answer(connection, client, kind, body)
+                kind, body = await frames.receive_request(connection)
         finally:
+            self._management.sample()
             self._account.disconnect(client)
             for slot in client.slots:
                 self._activity.close(slot)
@@ -56,14 +64,14 @@ class CardServer:
         if kind == Kind.COMPILE:
             result = await self._compiler.compile(body)
             try:
-                await _reply(connection, result.status, result.log.encode(), result.descriptor)
+                await frames.reply(connection, result.status, result.log.encode(), result.descriptor)
             finally:
                 if result.descriptor >= 0:
                     os.close(result.descriptor)
             return
         status, answer = self._decide(client, kind, body)
         greeted = kind == Kind.HELLO and status is Status.SUCCESS
-        await _reply(connection, status, answer, self._activity.descriptor if greeted else -1)
+        await frames.reply(connection, status, answer, self._activity.descriptor if greeted else -1)
 
     def _decide(self, client: Client, kind: int, body: bytes) -> tuple[Status, bytes]:
         account = self._account
@@ -103,61 +111,6 @@ class CardServer:
         self._activity.close(slot)
         self._account.close_context(client)
         return Status.SUCCESS, b""
-
-
-async def _receive(connection: socket.socket, size: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    parts: list[bytes] = []
-    while size:
-        part = await loop.sock_recv(connection, min(size, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-async def _reply(connection: socket.socket, status: Status, body: bytes, descriptor: int = -1) -> None:
-    header = wire.REPLY.pack(status, len(body))
-    if descriptor >= 0:
-        # Eight bytes to a client that waits for them: they always fit.
-        socket.send_fds(connection, [header], [descriptor])
-        header = b""
-    await asyncio.get_running_loop().sock_sendall(connection, header + body)
-
-
-async def serve_control(listener: socket.socket, cards: list[tuple[Account, Activity]]) -> None:
-    """Whoever connects receives the state as JSON."""
-    loop = asyncio.get_running_loop()
-    while True:
-        connection, _ = await loop.sock_accept(listener)
-        with connection, contextlib.suppress(ConnectionError):
-            await loop.sock_sendall(connection, json.dumps([_state(*each) for each in cards]).encode())
-
-
-def _state(account: Account, activity: Activity) -> dict[str, object]:
-    late = activity.lateness()
-    return {
-        "index": account.index,
-        "name": account.model.name,
-        "uuid": f"GPU-{account.uuid}",
-        "memory": account.memory,
-        "used": account.used,
-        "speed": activity.speed,
-        "late": {"launches": late.count, "worst_ns": late.worst, "total_ns": late.total},
-        "processes": [_process(client, activity) for client in account.clients],
-    }
-
-
-def _process(client: Client, activity: Activity) -> dict[str, object]:
-    usage = [activity.read(slot) for slot in client.slots]
-    return {
-        "pid": client.pid,
-        "memory": client.memory,
-        "contexts": client.contexts,
-        "busy_ns": sum(each.busy for each in usage),
-        "copy_ns": sum(each.copy_busy for each in usage),
-    }
 
 
 def listen(path: Path) -> socket.socket:

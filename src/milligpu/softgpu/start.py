@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milligpu.model.errors import Unavailable
+from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.native import library
 from milligpu.softgpu.names import CONTROL, PID_FILE, SOCKET_VARIABLE
 
@@ -42,7 +42,7 @@ class Places:
 class Fleet:
     """What cards to start."""
 
-    devices: int
+    devices: int | None
     model: str
     memory: int | None
 
@@ -60,7 +60,9 @@ def start_daemon(folder: Path, cache: Path, fleet: Fleet, *, watch: int | None =
     """Start the cards and return when they can be used; with `watch` they end with that process."""
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "milligpu.softgpu.daemon", str(folder), "--cache", str(cache)]
-    command += ["--devices", str(fleet.devices), "--model", fleet.model]
+    command += ["--model", fleet.model]
+    if fleet.devices is not None:
+        command += ["--devices", str(fleet.devices)]
     if fleet.memory is not None:
         command += ["--memory", str(fleet.memory)]
     if watch is not None:
@@ -90,10 +92,23 @@ def client_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 def read_state(folder: Path) -> list[dict[str, Any]]:
     """How the cards in `folder` stand."""
+    return _ask(folder, b"")
+
+
+def inject_fault(folder: Path, gpu: str, fault: Mapping[str, object]) -> None:
+    """Let something befall a card, by its number or UUID."""
+    answer: dict[str, Any] = _ask(folder, json.dumps({"gpu": gpu, **fault}).encode())
+    if "error" in answer:
+        raise BadRequest(*answer["error"])
+
+
+def _ask(folder: Path, request: bytes) -> Any:
     parts: list[bytes] = []
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(folder / CONTROL))
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(1 << 16):
                 parts.append(part)
     except OSError:

@@ -47,6 +47,7 @@ def main() -> None:
     flag_view[0] = 1
     check(driver.cuStreamSynchronize(second))
     found["an event orders two streams"] = bool((download(data, np.zeros(N, np.int32)) == 10).all())
+    check(driver.cuStreamSynchronize(first))
     found["events measure time"] = check(driver.cuEventElapsedTime(begin, end)) > 0
 
     flag_view[0] = 0

@@ -1,0 +1,183 @@
+"""What a card's sensors show, from the time its engines really worked. Pure: whoever samples brings the clock.
+
+The model behind temperature and power is simple: power goes from the model's idle to its limit with the
+utilisation; the temperature that this power leads to is approached exponentially, as a body of one heat capacity
+would.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from milligpu.softgpu.models import Model
+
+SECOND = 1_000_000_000
+# Utilisation is that of the last second, as on most cards.
+WINDOW = SECOND
+# Heat sinks of servers take some twenty seconds to follow.
+WARMING_SECONDS = 20.0
+# As many processes as NVML's accounting remembers, here and in native/softnvml/state.c.
+ACCOUNTS_MAX = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a context did so far: nanoseconds of the engines, bytes to and from the card."""
+
+    busy: int = 0
+    copying: int = 0
+    received: int = 0
+    sent: int = 0
+
+    def since(self, before: "Work") -> "Work":
+        """What came on top; a counter that went back belongs to a new context in an old one's place."""
+        if self.busy < before.busy or self.copying < before.copying:
+            return self
+        return Work(
+            self.busy - before.busy,
+            self.copying - before.copying,
+            self.received - before.received,
+            self.sent - before.sent,
+        )
+
+    def plus(self, other: "Work") -> "Work":
+        """Both together."""
+        return Work(
+            self.busy + other.busy,
+            self.copying + other.copying,
+            self.received + other.received,
+            self.sent + other.sent,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Whose work it is: a slot of the card and the process in it."""
+
+    slot: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A second's average: parts of one, and bytes per second."""
+
+    busy: float
+    copying: float
+    received: float
+    sent: float
+
+
+@dataclass(slots=True)
+class Life:
+    """What one process used, for NVML's accounting; times are in nanoseconds."""
+
+    start: int
+    end: int | None = None
+    work: Work = Work()
+    most_memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: int
+    end: int
+    work: Mapping[int, Work]
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / SECOND
+
+    @property
+    def total(self) -> Work:
+        total = Work()
+        for work in self.work.values():
+            total = total.plus(work)
+        return total
+
+
+@dataclass(slots=True)
+class Meter:
+    """One card's sensors."""
+
+    model: Model
+    now: int
+    power_limit: int = 0
+    celsius: float = 0.0
+    millijoules: float = 0.0
+    accounting: bool = False
+    lives: dict[int, Life] = field(default_factory=dict[int, Life])
+    _known: Mapping[Context, Work] = field(default_factory=dict[Context, Work])
+    _spans: deque[_Span] = field(default_factory=deque[_Span])
+
+    def __post_init__(self) -> None:
+        self.power_limit = self.model.power.default
+        self.celsius = float(self.model.heat.idle)
+
+    def sample(self, now: int, work: Mapping[Context, Work], memory: Mapping[int, int]) -> None:
+        """Take the counters of all contexts, and the memory of each process, as they are at `now`."""
+        if now <= self.now:
+            return
+        done: dict[int, Work] = {}
+        for context, total in work.items():
+            part = total.since(self._known.get(context, Work()))
+            done[context.pid] = done.get(context.pid, Work()).plus(part)
+        span = _Span(self.now, now, done)
+        self._known, self.now = dict(work), now
+        self._heat(span)
+        self._account(span, memory)
+        self._spans.append(span)
+        while self._spans[0].end <= now - WINDOW:
+            self._spans.popleft()
+
+    def load(self) -> Load:
+        """Of the whole card, over the last second."""
+        return self._average([(span, span.total) for span in self._spans])
+
+    def loads(self, newer: int) -> dict[int, Load]:
+        """Of each process that did something after `newer`."""
+        spans = [span for span in self._spans if span.end > newer]
+        pids = {pid for span in spans for pid, work in span.work.items() if work.busy or work.copying}
+        return {pid: self._average([(span, span.work.get(pid, Work())) for span in spans]) for pid in sorted(pids)}
+
+    def power(self, busy: float) -> int:
+        """Milliwatts at this utilisation."""
+        power = self.model.power
+        return round(power.idle + (min(self.power_limit, power.default) - power.idle) * busy)
+
+    def _average(self, parts: list[tuple[_Span, Work]]) -> Load:
+        begin, time = self.now - WINDOW, 0.0
+        sums = [0.0, 0.0, 0.0, 0.0]
+        for span, work in parts:
+            overlap = (span.end - max(span.start, begin)) / (span.end - span.start)
+            time += overlap * (span.end - span.start)
+            for at, amount in enumerate((work.busy, work.copying, work.received, work.sent)):
+                sums[at] += overlap * amount
+        if not time:
+            return Load(0.0, 0.0, 0.0, 0.0)
+        busy, copying, received, sent = (amount / time for amount in sums)
+        return Load(min(1.0, busy), min(1.0, copying), received * SECOND, sent * SECOND)
+
+    def _heat(self, span: _Span) -> None:
+        power, heat = self.model.power, self.model.heat
+        milliwatts = self.power(min(1.0, span.total.busy / (span.end - span.start)))
+        self.millijoules += milliwatts * span.seconds
+        target = heat.idle + (heat.load - heat.idle) * (milliwatts - power.idle) / (power.default - power.idle)
+        self.celsius = target + (self.celsius - target) * math.exp(-span.seconds / WARMING_SECONDS)
+
+    def _account(self, span: _Span, memory: Mapping[int, int]) -> None:
+        if not self.accounting:
+            return
+        for pid, held in memory.items():
+            if pid not in self.lives or self.lives[pid].end is not None:
+                self.lives.pop(pid, None)
+                self.lives[pid] = Life(span.start)
+            life = self.lives[pid]
+            life.work = life.work.plus(span.work.get(pid, Work()))
+            life.most_memory = max(life.most_memory, held)
+        for pid, life in self.lives.items():
+            if pid not in memory and life.end is None:
+                life.end = span.end
+        while len(self.lives) > ACCOUNTS_MAX:
+            del self.lives[next(iter(self.lives))]
