@@ -119,7 +119,7 @@ def _as_bitfusion(result: dict[str, Any], pod: pods.Json, shares: Mapping[str, S
 
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    spec = pod.get("spec") or {}
+    spec: dict[str, Any] = pod.get("spec") or {}
     for key in ("initContainers", "containers"):
         yield from spec.get(key) or []
 
@@ -142,8 +142,9 @@ def _count(container: dict[str, Any], share: ShareRequest | None, card: Mib | No
         if share.mib is not None:
             wanted[names.VGPU_MEMORY] = str(share.mib)
     for key in ("limits", "requests"):
-        kept = {name: amount for name, amount in (resources.get(key) or {}).items() if not _is_ours(name)}
-        if kept or wanted or resources.get(key):
+        found: dict[str, Any] = resources.get(key) or {}
+        kept = {name: amount for name, amount in found.items() if not _is_ours(name)}
+        if kept or wanted or found:
             resources[key] = {**kept, **wanted}
     if resources or "resources" in container:
         container["resources"] = resources
