@@ -132,6 +132,7 @@ struct allocation {
     size_t mapped; /* and as charged */
     enum memory_kind kind;
     struct context *context;
+    struct pool *pool; /* that it was taken from */
 };
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer);
 CUresult memory_free(uintptr_t start, bool host);
@@ -140,6 +141,8 @@ bool memory_find(uintptr_t address, struct allocation *found);
 bool memory_holds(uintptr_t address, size_t size);
 CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind);
 void memory_forget(void *start);
+void memory_of_pool(uintptr_t start, struct pool *pool);
+void pool_count(struct pool *pool, size_t bytes, bool taken);
 
 /* ---- modules ---- */
 struct function {
