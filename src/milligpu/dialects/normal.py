@@ -113,9 +113,10 @@ def _as_bitfusion(result: dict[str, Any], pod: pods.Json, shares: Mapping[str, S
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), "kubernetes.io/hostname": host}
     if bitfusion.wraps(pod):
         for container in _containers(result):
-            if container["name"] in shares and container.get("command"):
-                words = [word for word in container["command"] if str(word).lower() not in {"/bin/bash", "-c"}]
-                container["command"] = ["/bin/bash", "-c", " ".join(map(str, words))]
+            words = pods.sequence(f"containers[{container['name']}].command", container.get("command"))
+            if container["name"] in shares and words:
+                line = " ".join(str(word) for word in words if str(word).lower() not in {"/bin/bash", "-c"})
+                container["command"] = ["/bin/bash", "-c", line]
 
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -126,12 +127,16 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _hide(container: dict[str, Any], *, shown: bool) -> None:
     """A container without a share sees no GPU; one with a share sees those of its grant, not those it names."""
-    found = list(container.get("env") or [])
-    others = [entry for entry in found if entry.get("name") != VISIBLE]
+    found = pods.sequence(f"containers[{container['name']}].env", container.get("env"))
+    others = [entry for entry in found if not _is_visible(entry)]
     if not shown:
         others.append({"name": VISIBLE, "value": VOID})
     if others != found:
         container["env"] = others
+
+
+def _is_visible(entry: object) -> bool:
+    return isinstance(entry, Mapping) and cast("Mapping[str, object]", entry).get("name") == VISIBLE
 
 
 def _count(container: dict[str, Any], share: ShareRequest | None, card: Mib | None) -> None:
