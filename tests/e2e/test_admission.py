@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from devcluster.wait import until
 from milligpu import dialects
 from milligpu.dialects.templates import pod_of
 from milligpu.model import names
-from milligpu.model.grant import Grant
+from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.request import ShareRequest
 from milligpu.scheduler.config import second_scheduler
 from milligpu.scheduler.webhook_objects import CONFIGURATION, Target, objects
 from tests.e2e.scheduling import SchedulerService, free_port, grant_of, inventory, overcommitted
@@ -146,12 +147,18 @@ def test_each_dialects_example_gets_what_it_asks_for(
                 asked.gang,
             )
             for container in asked.containers:
-                shares = mine[name].containers.get(container.name, ())
-                assert len(shares) == (container.share.count if container.share else 0)
-                for share in shares if container.share and not container.share.whole else ():
-                    assert container.share.milli in {None, share.milli}
-                    assert container.share.mib in {None, share.mib}
-                    assert container.share.limit in {None, share.limit}
+                check(container.share, mine[name].containers.get(container.name, ()))
+
+
+def check(asked: ShareRequest | None, shares: Sequence[GpuShare]) -> None:
+    assert len(shares) == (asked.count if asked else 0)
+    for share in shares:
+        assert asked is not None
+        assert asked.whole == share.whole
+        if not share.whole:
+            assert asked.milli in {None, share.milli}
+            assert asked.mib in {None, share.mib}
+            assert asked.limit in {None, share.limit}
 
 
 def is_of(pod: str, owner: dict[str, Any], all_: list[dict[str, Any]]) -> bool:
@@ -160,7 +167,7 @@ def is_of(pod: str, owner: dict[str, Any], all_: list[dict[str, Any]]) -> bool:
     return max(owners, key=len) == owner["metadata"]["name"]
 
 
-BAD = {
+BAD: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "[nvidia.com/vgpu]='1500': want 1 to 1000, or a multiple of 1000": ({"nvidia.com/vgpu": 1500}, {}),
     "[tencent.com/vcuda-memory]=None: want blocks of 256 MiB": ({"tencent.com/vcuda-core": 30}, {}),
     "gpu-fraction='1.5': want a fraction of one GPU": ({}, {"gpu-fraction": "1.5"}),
@@ -311,8 +318,7 @@ def test_a_sharepod_runs_as_a_pod_tells_its_status_and_takes_it_along(
     assert grant is not None
     assert status["boundDeviceID"] == grant.containers["main"][0].gpu
     assert (grant.containers["main"][0].milli, grant.containers["main"][0].mib) == (500, 1024)
-    assert pod.metadata is not None
-    assert (pod.metadata.labels or {})["team"] == "a"
+    assert get(control_plane, namespace, "s")["metadata"]["labels"]["team"] == "a"
 
     control_plane.kubectl("delete", "sharepod", "s", "-n", namespace)
     until("its pod to go", lambda: not list_in(control_plane.client, Pod, namespace), DEADLINE_S)

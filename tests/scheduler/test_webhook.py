@@ -92,7 +92,7 @@ def test_what_is_no_review_is_refused_as_a_whole(body: bytes) -> None:
         WEBHOOK.review(body)
 
 
-odd = st.sampled_from([None, True, -1, 2.5, "", "x", "1e99", [], [7], [[]], {}, {"name": 7}, {"a": None}])
+odd: st.SearchStrategy[Any] = st.sampled_from([None, True, -1, 2.5, "", "x", "1e99", [7], {"name": 7}, {"a": None}])
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
