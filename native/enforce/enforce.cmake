@@ -15,5 +15,6 @@ add_custom_command(
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
   enforce/account.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/launch.c enforce/lease.c
+  enforce/link.c enforce/outstanding.c lease/pace.c
   enforce/ledger.c enforce/memory.c enforce/pools.c enforce/route.c enforce/tenant.c pages/pages.c)
-target_include_directories(enforce-objects PRIVATE enforce include ${CMAKE_CURRENT_BINARY_DIR})
+target_include_directories(enforce-objects PRIVATE enforce lease include ${CMAKE_CURRENT_BINARY_DIR})
