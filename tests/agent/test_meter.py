@@ -37,5 +37,6 @@ def test_sessions_are_apart_and_forgotten() -> None:
         meter.add("a", second, [second * 10**9])
         meter.add("b", second, [0])
     assert (meter.rates("a"), meter.rates("b")) == ((1.0,), (0.0,))
-    meter.keep({"b"})
+    meter.forget("a")
+    assert meter.known == {"b"}
     assert meter.rates("a") is None

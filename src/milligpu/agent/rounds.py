@@ -35,7 +35,8 @@ class Rounds:
 
     def measure(self) -> None:
         """Read the arbiter's accounts."""
-        self._meter.keep(self._keeper.sessions)
+        for over in self._meter.known - self._keeper.sessions.keys():
+            self._meter.forget(over)
         for session, charged in self._keeper.charged():
             self._meter.add(session, self._now(), charged)
 
