@@ -42,7 +42,8 @@ class SchedulerService:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [str(Path(sys.executable).with_name("milligpu")), "scheduler", "serve"]
-        command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig), "--port", str(self.port), *arguments]
+        command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig), "--port", str(self.port)]
+        command += ["--namespace", "default", *arguments]
         self.process: Process = cluster.new_process(name, command)
 
     def start(self) -> "SchedulerService":

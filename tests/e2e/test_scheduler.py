@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from lightkube.resources.core_v1 import Event, Pod
 
+from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewKwokNodes
 from devcluster.pods import node_name, wait_for_phase
+from devcluster.wait import until
 from milligpu.scheduler.config import second_scheduler
+from milligpu.scheduler.teller import REASON
 from tests.e2e.scheduling import SchedulerService, gpu_nodes, grant_of, grants, overcommitted, share_pod
 
 pytestmark = pytest.mark.e2e
@@ -18,7 +22,7 @@ NAME = "milligpu"
 @pytest.fixture(scope="module")
 def service(control_plane: Cluster) -> Iterator[SchedulerService]:
     """One service and a kube-scheduler of its own for the module's tests."""
-    started = SchedulerService(control_plane, "milligpu-scheduler").start().wait_ready()
+    started = SchedulerService(control_plane, "milligpu-scheduler", "--scheduler-name", NAME).start().wait_ready()
     control_plane.start_scheduler(second_scheduler(started.url, NAME), NAME)
     yield started
     control_plane.control_plane.stop_scheduler(NAME)
@@ -43,3 +47,33 @@ def test_a_share_is_granted_with_the_binding(
     given = grants(control_plane, namespace)
     assert len(given) == 6
     assert overcommitted(given) == []
+
+
+def test_a_pod_waits_with_a_reason_and_is_woken_when_a_share_frees(
+    control_plane: Cluster, kwok_cluster: NewKwokNodes, namespace: str, service: SchedulerService
+) -> None:
+    nodes = gpu_nodes(kwok_cluster, 1, cards=2)
+    for name in ("a", "b"):
+        control_plane.client.create(share_pod(name, 600, nodes, schedulerName=NAME), namespace=namespace)
+        wait_for_phase(control_plane, namespace, name, "Running")
+    # Both cards have 400 left: the node's total would do, and no single card does.
+    control_plane.client.create(share_pod("c", 500, nodes, schedulerName=NAME), namespace=namespace)
+
+    said = until("an event that says why", lambda: told(control_plane, namespace, "c") or None, 30)
+    card = f"{nodes.names[0]}/GPU-{nodes.names[0]}"
+    assert f"1 InsufficientGPUCore (best: {card}-0 400 of 500)" in said
+    assert "try 0.4 GPU, or again when pod a on" in said
+
+    control_plane.client.delete(Pod, "b", namespace=namespace)
+    wait_for_phase(control_plane, namespace, "c", "Running")
+    assert overcommitted(grants(control_plane, namespace)) == []
+
+
+def told(cluster: Cluster, namespace: str, name: str) -> str:
+    """The last event of ours about a pod."""
+    notes = [
+        event.message or ""
+        for event in list_in(cluster.client, Event, namespace)
+        if event.reason == REASON and event.involvedObject.name == name
+    ]
+    return notes[-1] if notes else ""

@@ -1,5 +1,9 @@
 """`milligpu scheduler`: the service, and the files that a cluster needs for it."""
 
+import os
+import socket
+from pathlib import Path
+
 import click
 
 from milligpu.cli.output import Format, format_option, show_data
@@ -14,11 +18,53 @@ def command() -> None:
 @click.option("--kubeconfig", metavar="FILE", help="Default: the pod's service account, else as kubectl.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where kube-scheduler reaches the service.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8888, show_default=True)
-def serve(kubeconfig: str | None, host: str, port: int) -> None:
-    """Answer kube-scheduler's questions, until SIGTERM."""
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    multiple=True,
+    default=["default-scheduler"],
+    show_default=True,
+    help="The schedulerName of pods that come to us; may be repeated.",
+)
+@click.option("--namespace", default="milligpu", show_default=True, help="Of the service, for its Lease.")
+@click.option("--identity", default="", help="Who this instance is; default: host name and process.")
+@click.option("--lease-seconds", type=click.FloatRange(1.0), default=15.0, show_default=True)
+@click.option("--tls-cert", type=click.Path(path_type=Path, exists=True), help="Serve HTTPS with this certificate.")
+@click.option("--tls-key", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--tls-client-ca", type=click.Path(path_type=Path, exists=True), help="Let in only clients of this authority."
+)
+def serve(  # noqa: PLR0917 - as click calls it
+    kubeconfig: str | None,
+    host: str,
+    port: int,
+    schedulers: tuple[str, ...],
+    namespace: str,
+    identity: str,
+    lease_seconds: float,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+) -> None:
+    """Answer kube-scheduler's questions, until SIGTERM. Of several instances one leads and is ready."""
     from milligpu.scheduler import service  # noqa: PLC0415 - the web server is not for the other commands
+    from milligpu.scheduler.leader import Timing  # noqa: PLC0415
+    from milligpu.scheduler.server import Tls  # noqa: PLC0415
 
-    service.main(service.Settings(kubeconfig=kubeconfig, host=host, port=port))
+    if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
+        raise click.UsageError("--tls-cert and --tls-key go together, and --tls-client-ca with both")
+    service.main(
+        service.Settings(
+            identity=identity or f"{socket.gethostname()}-{os.getpid()}",
+            kubeconfig=kubeconfig,
+            host=host,
+            port=port,
+            schedulers=schedulers,
+            namespace=namespace,
+            timing=Timing(lease_seconds, lease_seconds * 2 / 3, lease_seconds * 2 / 15),
+            tls=None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key, tls_client_ca),
+        )
+    )
 
 
 @command.command()

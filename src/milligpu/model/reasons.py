@@ -49,6 +49,8 @@ class Reason(StrEnum):
     """The node has a card but too little memory of its own."""
     NO_GPU = "NoGPU"
     """The node has no GPU."""
+    NODE_EXCLUDED = "NodeExcluded"
+    """The pod's node selector, affinity or tolerations keep it from the node."""
 
 
 # What changes by itself as others leave; all the rest needs a person or another node.

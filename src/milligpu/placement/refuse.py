@@ -3,7 +3,7 @@
 Reasons that never change come before those that pass, so that nobody waits for a card of the wrong model.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -36,15 +36,37 @@ class Asked(Protocol):
 
 def explain(placer: Asked, request: PodRequest, among: Iterable[str] | None = None) -> NoFit:
     """All reasons, with numbers, and the nearest request that would fit."""
+    steps = gradually(placer, request, among)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
+
+
+# Some milliseconds of work.
+_ROWS_PER_STEP = 32
+
+
+def gradually(
+    placer: Asked, request: PodRequest, among: Iterable[str] | None = None
+) -> Generator[None, None, NoFit]:
+    """As `explain`, in small steps: the whole of a large cluster takes half a second, in which others want answers.
+
+    The books may be written between steps, but nodes may not come or go.
+    """
     snap = placer.snapshot
     nodes = list(snap.nodes) if among is None else [name for name in among if name in snap.nodes]
     rows = [row for name in nodes for row in snap.rows_of[name]]
     spec = placer.spec(request)
     every_card = sum(len(snap.uuids[row]) for row in rows) <= _CARDS_MAX
     judge = _Judge(placer, request, spec, every_card=every_card)
-    refusals = tuple(refusal for row in rows for refusal in judge.row(row))
+    refusals: list[Refusal] = []
+    for at in range(0, len(rows), _ROWS_PER_STEP):
+        refusals += [refusal for row in rows[at : at + _ROWS_PER_STEP] for refusal in judge.row(row)]
+        yield
     near = nearest(placer, request, np.array(rows, np.int64))
-    return NoFit(refusals, len(nodes), "" if near is None else describe(near, request))
+    return NoFit(tuple(refusals), len(nodes), "" if near is None else describe(near, request))
 
 
 class _Judge:

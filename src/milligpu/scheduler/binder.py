@@ -1,6 +1,7 @@
 """Writing grants: one Binding sets the node and carries the grant, or neither happens."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -25,8 +26,10 @@ _pod_decoder = msgspec.json.Decoder(objects.Pod)
 class Binder:
     """Binds pods, and finds out what became of binds that nobody answered."""
 
-    def __init__(self, api: Api, books: Books, pods: PodReader) -> None:
+    def __init__(self, api: Api, books: Books, pods: PodReader, valid: Callable[[], bool]) -> None:
+        """`valid` says whether we still lead; who was paused finds out here."""
         self._api = api
+        self._valid = valid
         self._books = books
         self._pods = pods
         self._in_flight = 0
@@ -53,6 +56,9 @@ class Binder:
         entry = self._books.entry(order.uid)
         wish = entry.wish if entry is not None else (await self._look(order.namespace, order.name, order.uid)).wish
         grant = self._books.begin_bind(wish, order.node)
+        if not self._valid():
+            self._books.end_bind(order.uid, bound=False)
+            raise Unavailable("this instance no longer leads")
         try:
             await self._api.send("POST", _path(order.namespace, order.name, "/binding"), _binding(order, grant))
         except (Refused, NotSent) as error:

@@ -5,17 +5,16 @@ pod holds what its grant says, whoever wrote it and whatever was planned here. B
 for a while: to pods that kube-scheduler was told about (reserved) or shall be (nominated).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity
-from milligpu.model.footprint import Demand
-from milligpu.model.gpu import Gpu, Node
-from milligpu.model.grant import Grant
+from milligpu.model.errors import BadRequest, NoCapacity
+from milligpu.model.footprint import held
+from milligpu.model.gpu import Node
+from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import PodRequest
-from milligpu.model.units import Mib, Milli
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import BoolArray, Holding
 from milligpu.scheduler.eligible import Constraints, Place
@@ -55,6 +54,8 @@ class Entry:
     """One pod."""
 
     wish: Wish
+    since: float = 0.0
+    """When it was first heard of."""
     stage: Stage = Stage.WAITING
     grant: Grant | None = None
     node: str = ""
@@ -69,6 +70,9 @@ class Entry:
     """The node in its status."""
     refused_at: float = -_FOREVER
     """When kube-scheduler last would not have the node it was nominated to."""
+    told: str = ""
+    """What its last event said."""
+    told_at: float = -_FOREVER
 
 
 class Books:
@@ -79,6 +83,7 @@ class Books:
         self._snap = placer.snapshot
         self._now = now
         self._entries: dict[str, Entry] = {}
+        self._waiting: dict[str, Entry] = {}
         self._on_node: dict[str, set[str]] = {}
         self._places: dict[str, Place] = {}
         self._masks: dict[Constraints, BoolArray | None] = {}
@@ -92,9 +97,9 @@ class Books:
         """What is known of a pod."""
         return self._entries.get(uid)
 
-    def waiting(self) -> Iterator[Entry]:
-        """Pods that want GPUs and hold none."""
-        return (each for each in self._entries.values() if each.stage is Stage.WAITING)
+    def waiting(self) -> list[Entry]:
+        """Pods that want GPUs and hold none, the longest known first."""
+        return list(self._waiting.values())
 
     def count(self, stage: Stage) -> int:
         """How many pods have come so far."""
@@ -103,6 +108,10 @@ class Books:
     def admitted(self, constraints: Constraints) -> list[str]:
         """The nodes that a pod's own conditions allow."""
         return [name for name, place in self._places.items() if constraints.admit(place)]
+
+    def node_names(self) -> list[str]:
+        """All nodes."""
+        return list(self._places)
 
     @property
     def nodes(self) -> int:
@@ -174,6 +183,7 @@ class Books:
             entry.stage, entry.until = Stage.BOUND, _FOREVER
             return
         self._set_free(entry)
+        del self._waiting[sight.uid]
         entry.stage, entry.node, entry.grant, entry.until = Stage.BOUND, sight.node, sight.grant, _FOREVER
         self._on_node.setdefault(sight.node, set()).add(sight.uid)
         self._book(entry)
@@ -184,6 +194,7 @@ class Books:
         entry.seen, entry.gated = True, sight.gated or sight.leaving
         changed = entry.wish is not sight.wish
         entry.wish = sight.wish
+        # kube-scheduler takes a nomination away when it could not use it.
         refused = bool(entry.nominated) and not sight.nominated and entry.stage is Stage.NOMINATED
         entry.nominated = sight.nominated
         if refused:
@@ -194,7 +205,7 @@ class Books:
     def _entry(self, wish: Wish) -> Entry:
         entry = self._entries.get(wish.pod.uid)
         if entry is None:
-            entry = self._entries[wish.pod.uid] = Entry(wish)
+            entry = self._entries[wish.pod.uid] = self._waiting[wish.pod.uid] = Entry(wish, since=self._now())
             if wish.request is not None and wish.request.wants_gpu:
                 self._observe(wish.request)
         return entry
@@ -209,6 +220,7 @@ class Books:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             self._set_free(entry)
+            del self._waiting[uid]
 
     def uids(self) -> set[str]:
         """All pods that a list must name, or they are gone; what the watch has yet to show is not among them."""
@@ -258,6 +270,7 @@ class Books:
     def _promise(self, entry: Entry, grant: Grant, stage: Stage, lasts_s: float) -> None:
         assert entry.wish.request is not None
         self.placer.commit(entry.wish.request, grant)
+        del self._waiting[entry.wish.pod.uid]
         entry.stage, entry.grant, entry.node = stage, grant, grant.node
         entry.until = self._now() + lasts_s
         self._on_node.setdefault(grant.node, set()).add(grant.uid)
@@ -317,7 +330,7 @@ class Books:
             if entry.stage in _PROMISED and entry.until <= now:
                 self._set_free(entry)
             if entry.stage is Stage.WAITING and not entry.seen:
-                del self._entries[uid]  # kube-scheduler asked about a pod that was gone by then
+                self.drop_pod(uid)  # kube-scheduler asked about a pod that was gone by then
 
     # -- the snapshot ------------------------------------------------------------------------------------------
 
@@ -331,6 +344,7 @@ class Books:
             self.placer.release(uid)
             self.freed += 1
         entry.stage, entry.grant, entry.node, entry.until = Stage.WAITING, None, "", _FOREVER
+        self._waiting[uid] = entry
 
     def _book(self, entry: Entry) -> None:
         """Book what a bound pod holds, by force: it is there, whether or not it should be."""
@@ -338,19 +352,23 @@ class Books:
             self._snap.take(self._holding(entry), force=True)
 
     def _holding(self, entry: Entry) -> Holding:
-        request, grant, cell_of = entry.wish.request, entry.grant, self._snap.cell_of
-        known = [] if grant is None else [gpu for gpu in grant.gpus if (entry.node, gpu) in cell_of]
-        if request is not None and grant is not None and known == list(grant.gpus):
-            try:
-                return self.placer.holding(request, grant)
-            except (KeyError, ValueError, MilligpuError):
-                pass  # a grant of other containers than the pod has: count it as it stands
-        cards = tuple((gpu, _sum(grant, gpu, self._card(entry.node, gpu))) for gpu in known if grant is not None)
-        cpu, memory = (0, 0) if request is None else (request.cpu_milli, request.memory_mib)
-        return Holding(entry.wish.pod.uid, entry.node, cards, cpu, memory)
-
-    def _card(self, node: str, uuid: str) -> Gpu:
-        return next(gpu for gpu in self._snap.nodes[node].gpus if gpu.uuid == uuid)
+        request = entry.wish.request
+        shares = dict[str, tuple[GpuShare, ...]]() if entry.grant is None else entry.grant.containers
+        kinds = {} if request is None else {each.name: each.kind for each in request.containers}
+        cards = {gpu.uuid: gpu for gpu in self._snap.nodes[entry.node].gpus}
+        # A card that the node no longer reports cannot be given to anybody else either.
+        peaks = tuple((gpu, peak) for gpu, peak in held(shares, kinds, cards).items() if gpu in cards)
+        if request is None:
+            return Holding(entry.wish.pod.uid, entry.node, peaks)
+        return Holding(
+            entry.wish.pod.uid,
+            entry.node,
+            peaks,
+            request.cpu_milli,
+            request.memory_mib,
+            request.locality,
+            request.priority,
+        )
 
     def _yield_to_the_truth(self, node: str) -> None:
         """Where a bound pod takes more than was left, promises give way."""
@@ -381,11 +399,3 @@ def _same_but_states(old: Node, new: Node) -> bool:
         return False
     pairs = zip(old.gpus, new.gpus, strict=True)
     return all(replace(a, state=b.state, reason=b.reason) == b for a, b in pairs)
-
-
-def _sum(grant: Grant | None, uuid: str, card: Gpu) -> Demand:
-    """What all containers together have of a card: never less than they use at one time."""
-    shares = [] if grant is None else [s for each in grant.containers.values() for s in each if s.gpu == uuid]
-    if any(share.whole for share in shares):
-        return Demand(card.milli, card.mib, whole=True)
-    return Demand(Milli(sum(share.milli for share in shares)), Mib(sum(share.mib for share in shares)))

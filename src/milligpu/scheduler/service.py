@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -21,8 +21,11 @@ from milligpu.placement.snapshot import Snapshot
 from milligpu.scheduler.binder import Binder
 from milligpu.scheduler.books import Books
 from milligpu.scheduler.extender import BODY_MAX, Extender, failure
-from milligpu.scheduler.server import STANDBY, Routes, error_body, serving
+from milligpu.scheduler.leader import Leader, Timing
+from milligpu.scheduler.nominator import Nominator
+from milligpu.scheduler.server import STANDBY, Routes, Tls, error_body, serving
 from milligpu.scheduler.sight import NodeReader, PodReader
+from milligpu.scheduler.teller import Teller
 
 _EXPIRE_EVERY_S = 1.0
 
@@ -32,19 +35,29 @@ log = structlog.get_logger()
 class Term:
     """The books and all that reads and writes them, from the first list to the loss of leadership."""
 
-    def __init__(self, api: Api, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, settings: "Settings", valid: Callable[[], bool], now: Callable[[], float]) -> None:
+        """`valid` says whether the term still lasts."""
         self._api = api
+        self.valid = valid
         self._pods = PodReader(dialects.read)
         self._nodes = NodeReader()
         self.books = Books(Placer(Snapshot()), now)
         self.extender = Extender(self.books, self._pods)
-        self.binder = Binder(api, self.books, self._pods)
-        self._listed = {"pods": False, "nodes": False}
+        self.binder = Binder(api, self.books, self._pods, valid)
+        self.nominator = Nominator(api, self.books, settings.schedulers, now)
+        self._teller = Teller(api, self.books, self.nominator, settings.identity, now)
+        self._to_see = {"pods", "nodes"}
+        self._seen_all = asyncio.Event()
 
     @property
     def ready(self) -> bool:
         """Whether the whole cluster has been seen once."""
-        return all(self._listed.values())
+        return self._seen_all.is_set()
+
+    def _seen(self, kind: str) -> None:
+        self._to_see.discard(kind)
+        if not self._to_see:
+            self._seen_all.set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -53,6 +66,9 @@ class Term:
             tasks.create_task(self._follow_pods())
             tasks.create_task(self.binder.settle())
             tasks.create_task(self._expire())
+            await self._seen_all.wait()
+            tasks.create_task(self.nominator.run())
+            tasks.create_task(self._teller.run())
 
     async def filter(self, body: bytes) -> bytes:
         """Answer kube-scheduler once there is room for the bind that will follow."""
@@ -79,10 +95,11 @@ class Term:
                         self._drop_node(gone)
                     for node in items:
                         self._put_node(node)
-                    self._listed["nodes"] = True
+                    self._seen("nodes")
                 case Changes(items):
                     for kind, node in items:
                         self._drop_node(node.metadata.name) if kind == "DELETED" else self._put_node(node)
+            self.nominator.notice()
 
     def _put_node(self, node: objects.Node) -> None:
         sight = self._nodes.sight(node)
@@ -103,10 +120,11 @@ class Term:
                         self._drop_pod(gone)
                     for pod in items:
                         self._put_pod(pod)
-                    self._listed["pods"] = True
+                    self._seen("pods")
                 case Changes(items):
                     for kind, pod in items:
                         self._drop_pod(pod.metadata.uid) if kind == "DELETED" else self._put_pod(pod)
+            self.nominator.notice()
 
     def _put_pod(self, pod: objects.Pod) -> None:
         try:
@@ -124,15 +142,24 @@ class Term:
         while True:
             await asyncio.sleep(_EXPIRE_EVERY_S)
             self.books.expire()
+            self.nominator.notice()
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What `milligpu scheduler serve` was told."""
 
+    identity: str
+    """Who this instance is among others, such as its pod's name."""
     kubeconfig: str | None = None
     host: str = "127.0.0.1"
     port: int = 8888
+    schedulers: tuple[str, ...] = ("default-scheduler",)
+    """The names that kube-scheduler goes by where it asks us."""
+    namespace: str = "milligpu"
+    lease: str = "milligpu-scheduler"
+    timing: Timing = field(default_factory=Timing)
+    tls: Tls | None = None
 
 
 class Service:
@@ -150,7 +177,7 @@ class Service:
         )
 
     def _ready_term(self) -> Term | None:
-        return self.term if self.term is not None and self.term.ready else None
+        return self.term if self.term is not None and self.term.ready and self.term.valid() else None
 
     async def _filter(self, body: bytes) -> tuple[int, bytes]:
         term = self._ready_term()
@@ -175,18 +202,27 @@ async def serve(settings: Settings) -> None:
     service = Service()
     async with (
         Api(config.find(settings.kubeconfig)) as api,
-        serving(service.routes(), settings.host, settings.port),
+        serving(service.routes(), settings.host, settings.port, settings.tls),
     ):
-        service.term = Term(api)
-        running = asyncio.create_task(service.term.run())
-        log.info("serving", host=settings.host, port=settings.port)
+        lease = (settings.namespace, settings.lease)
+        leader = Leader(api, lease, settings.identity, time.monotonic, settings.timing)
+
+        async def term() -> None:
+            service.term = Term(api, settings, lambda: leader.valid, time.monotonic)
+            try:
+                await service.term.run()
+            finally:
+                service.term = None
+
+        log.info("serving", host=settings.host, port=settings.port, identity=settings.identity)
+        leading = asyncio.create_task(leader.lead(term))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-        running.cancel()
+        await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        service.term = None
+        leading.cancel()
         with suppress(asyncio.CancelledError):
-            await running
+            await leading
+        await leader.resign()
 
 
 def main(settings: Settings) -> None:

@@ -1,8 +1,9 @@
 """Kubernetes' objects as the books need them: read once, and again only when what matters has changed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -18,6 +19,9 @@ from milligpu.scheduler.eligible import UNSCHEDULABLE, Affinity, Constraints, Pl
 from milligpu.wire.grant import decode_grant
 from milligpu.wire.inventory import decode_inventory
 
+_NOBODY = PodRef("", "")
+# A cluster has a few hundred shapes; numbers are never used again, so that forgetting all does no harm.
+_SHAPES_MAX = 4096
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 Reader = Callable[[Mapping[str, Any]], PodRequest]
@@ -47,6 +51,8 @@ class Wish:
     constraints: Constraints
     scheduler: str
     priority: int
+    shape: int
+    """The same number for wishes that fit in the same places: what fails for one fails for all."""
 
     @property
     def wants_gpu(self) -> bool:
@@ -78,6 +84,8 @@ class PodReader:
     def __init__(self, read: Reader) -> None:
         self._read = read
         self._known: dict[str, tuple[int, object, object, Wish]] = {}
+        self._shapes: dict[object, int] = {}
+        self._numbers = count()
 
     def sight(self, pod: objects.Pod) -> PodSight:
         """The pod as it is now. Raises `msgspec.DecodeError` where Kubernetes would not have let it be."""
@@ -102,6 +110,8 @@ class PodReader:
         if known is not None and known[:3] == seen:
             return known[3]
         wish = self._first_look(pod, spec)
+        if known is not None and known[3] == wish:
+            wish = known[3]  # written differently, or changed in what does not concern us
         self._known[meta.uid] = (*seen, wish)
         return wish
 
@@ -118,18 +128,27 @@ class PodReader:
             mistake = error.message if not error.hint else f"{error.message} ({error.hint})"
         node_affinity = None if spec.affinity is None else spec.affinity.nodeAffinity
         required = None if node_affinity is None else node_affinity.requiredDuringSchedulingIgnoredDuringExecution
+        constraints = Constraints(
+            tuple(sorted((spec.nodeSelector or {}).items())),
+            None if required is None else required.nodeSelectorTerms or (),
+            spec.tolerations or (),
+        )
         return Wish(
             pod=PodRef(meta.namespace, meta.name, meta.uid),
             request=request,
             mistake=mistake,
-            constraints=Constraints(
-                tuple(sorted((spec.nodeSelector or {}).items())),
-                None if required is None else required.nodeSelectorTerms or (),
-                spec.tolerations or (),
-            ),
+            constraints=constraints,
             scheduler=spec.schedulerName,
             priority=spec.priority,
+            shape=self._shape(request, mistake, constraints),
         )
+
+    def _shape(self, request: PodRequest | None, mistake: str, constraints: Constraints) -> int:
+        if len(self._shapes) >= _SHAPES_MAX:
+            self._shapes = {}
+        # Whose it is makes no difference, unless its lot among equals does; then it fails where all fail.
+        key = mistake if request is None else replace(request, pod=_NOBODY)
+        return self._shapes.setdefault((key, constraints), next(self._numbers))
 
 
 def _grant(meta: objects.Meta) -> Grant | None:

@@ -1,0 +1,115 @@
+"""Telling people: an event on every pod that waits, with the same line that `milligpu explain` prints."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from milligpu.kube.api import Api, Refused
+from milligpu.model.errors import Unavailable
+from milligpu.scheduler.books import Books, Entry, Stage
+from milligpu.scheduler.explain import gradually
+from milligpu.scheduler.nominator import Nominator
+
+REASON = "GPUUnavailable"
+CONTROLLER = "milligpu.dev/scheduler"
+# Most pods that do not fit at once fit in a moment: nobody needs to read about it.
+_PATIENCE_S = 1.0
+# An event about every change of a busy cluster's numbers would drown the rest.
+_AGAIN_S = 60.0
+# A thousand waiting pods are told within a minute, at a rate that leaves the API server to the binds.
+_EVERY_S = 0.05
+# Kubernetes' own limit for the text of an event.
+_NOTE_MAX = 1024
+
+log = structlog.get_logger()
+
+
+class Teller:
+    """Explains what the nominator could not place."""
+
+    def __init__(
+        self, api: Api, books: Books, nominator: Nominator, identity: str, now: Callable[[], float]
+    ) -> None:
+        self._api = api
+        self._books = books
+        self._nominator = nominator
+        self._identity = identity
+        self._now = now
+        self._texts: dict[int, str] = {}
+        self._texts_at = -1
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            for entry in list(self._nominator.stuck.values()):
+                if self._due(entry):
+                    await self._tell(entry)
+                    await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_PATIENCE_S / 2)
+
+    def _due(self, entry: Entry) -> bool:
+        now = self._now()
+        waits = entry.stage is Stage.WAITING and entry.seen and not entry.gated
+        return waits and entry.since <= now - _PATIENCE_S and entry.told_at <= now - _AGAIN_S
+
+    async def _tell(self, entry: Entry) -> None:
+        text = await self._text(entry)
+        if text is None:
+            return
+        entry.told_at = self._now()
+        if text == entry.told:
+            return
+        try:
+            await self._api.send("POST", _path(entry), self._event(entry, text))
+            entry.told = text
+        except Refused as error:
+            log.info("event refused", pod=str(entry.wish.pod), error=error.message)
+        except Unavailable:
+            entry.told_at = -_AGAIN_S
+
+    async def _text(self, entry: Entry) -> str | None:
+        """Worked out once for all pods that ask for the same, until something is freed."""
+        if self._texts_at != self._books.freed:
+            self._texts_at = self._books.freed
+            self._texts.clear()
+        shape = entry.wish.shape
+        if shape not in self._texts:
+            layout, steps = self._books.placer.snapshot.layout, gradually(self._books, entry.wish)
+            while self._books.placer.snapshot.layout == layout:
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    self._texts[shape] = done.value
+                    return done.value
+                await asyncio.sleep(0)
+            return None  # nodes came or went meanwhile: next time
+        return self._texts[shape]
+
+    def _event(self, entry: Entry, text: str) -> dict[str, object]:
+        pod = entry.wish.pod
+        stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{pod.name[:200]}-", "namespace": pod.namespace},
+            "eventTime": stamp,
+            "type": "Warning",
+            "reason": REASON,
+            "action": "Scheduling",
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._identity[:128],
+            "regarding": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            },
+            "note": text if len(text) <= _NOTE_MAX else text[: _NOTE_MAX - 1] + "…",
+        }
+
+
+def _path(entry: Entry) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{entry.wish.pod.namespace}/events"
