@@ -14,6 +14,7 @@ add_custom_command(
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
-  enforce/account.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/launch.c enforce/lease.c
-  enforce/ledger.c enforce/memory.c enforce/pools.c enforce/route.c enforce/tenant.c pages/pages.c)
+  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/image.c
+  enforce/launch.c enforce/lease.c enforce/ledger.c enforce/memory.c enforce/modules.c enforce/pools.c enforce/route.c
+  enforce/tenant.c enforce/virtual.c pages/pages.c)
 target_include_directories(enforce-objects PRIVATE enforce include ${CMAKE_CURRENT_BINARY_DIR})
