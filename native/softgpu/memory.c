@@ -64,6 +64,13 @@ bool memory_find(uintptr_t address, struct allocation *found)
     return good;
 }
 
+bool memory_on_card(const void *address, const struct card *card)
+{
+    struct allocation found;
+    return memory_find((uintptr_t)address, &found) && found.kind != MEMORY_HOST && found.kind != MEMORY_REGISTERED
+           && found.context->card == card;
+}
+
 bool memory_holds(uintptr_t address, size_t size)
 {
     struct allocation found;

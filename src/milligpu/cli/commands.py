@@ -17,6 +17,11 @@ class Entry:
 
 
 COMMANDS: dict[str, Entry] = {
+    "agent": Entry(
+        "milligpu.cli.agent",
+        "Serve this machine's GPUs to all its users.",
+        "milligpu agent --local",
+    ),
     "completion": Entry(
         "milligpu.cli.completion",
         "Print the script that makes your shell complete our commands.",
