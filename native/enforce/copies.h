@@ -7,11 +7,14 @@
  * engine busy with copies that cost it a call each. */
 enum { MOVE_THRESHOLD = 64 << 10 };
 
-struct move { int gpu; };
+struct move {
+    int gpu; /* -1: too small to count */
+    uint64_t bytes;
+};
 
 static inline struct move move_begin(uint64_t bytes)
 {
-    struct move move = {bytes >= MOVE_THRESHOLD ? current_gpu() : -1};
+    struct move move = {bytes >= MOVE_THRESHOLD ? current_gpu() : -1, bytes};
     if (move.gpu >= 0)
         lease_enter((unsigned)move.gpu, &cudaapi_real, bytes);
     return move;
@@ -20,7 +23,7 @@ static inline struct move move_begin(uint64_t bytes)
 static inline CUresult move_end(struct move move, CUstream stream, CUresult status)
 {
     if (move.gpu >= 0)
-        lease_leave((unsigned)move.gpu, &cudaapi_real, stream, status == CUDA_SUCCESS);
+        lease_leave((unsigned)move.gpu, &cudaapi_real, move.bytes, stream, status == CUDA_SUCCESS);
     return status;
 }
 

@@ -142,6 +142,18 @@ static CUresult match_devices(const struct mg_limits_page *page)
     return CUDA_SUCCESS;
 }
 
+static void start_lease(void)
+{
+    static struct lease_driver driver;
+    driver = (struct lease_driver){
+        .event_create = cudaapi_real.cuEventCreate, .event_record = cudaapi_real.cuEventRecord,
+        .event_query = cudaapi_real.cuEventQuery, .event_elapsed = cudaapi_real.cuEventElapsedTime,
+        .stream_context = cudaapi_real.cuStreamGetCtx, .stream_capturing = cudaapi_real.cuStreamIsCapturing,
+        .capture_mode = cudaapi_real.cuThreadExchangeStreamCaptureMode, .context_get = cudaapi_real.cuCtxGetCurrent,
+        .context_push = cudaapi_real.cuCtxPushCurrent_v2, .context_pop = cudaapi_real.cuCtxPopCurrent_v2};
+    lease_start(tenant_limits, tenant_folder, &driver);
+}
+
 static CUresult start(unsigned flags)
 {
     struct mg_limits_page page;
@@ -152,12 +164,8 @@ static CUresult start(unsigned flags)
     CUresult status = start_driver(&page, flags);
     if (!status)
         status = match_devices(&page);
-    if (!status) {
-        int problem = lease_start();
-        if (problem)
-            say("no GPU for this process: no lease: %s", strerror(problem));
-        status = problem ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
-    }
+    if (!status)
+        start_lease();
     return status;
 }
 

@@ -15,9 +15,9 @@ add_custom_command(
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
   enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/image.c
-  enforce/launch.c enforce/lease.c enforce/ledger.c enforce/memory.c enforce/modules.c enforce/pools.c enforce/route.c
-  enforce/tenant.c enforce/virtual.c pages/pages.c)
-target_include_directories(enforce-objects PRIVATE enforce include ${CMAKE_CURRENT_BINARY_DIR})
+  enforce/launch.c enforce/lease.c enforce/ledger.c enforce/link.c enforce/memory.c enforce/modules.c
+  enforce/outstanding.c enforce/pools.c enforce/route.c enforce/tenant.c enforce/virtual.c lease/pace.c pages/pages.c)
+target_include_directories(enforce-objects PRIVATE enforce lease include ${CMAKE_CURRENT_BINARY_DIR})
 
 # Loadable wherever there is glibc 2.17: see oldlibc.c.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -10,7 +10,7 @@
             lease_enter((unsigned)gpu, key, 0);                                    \
         CUresult answer = (call);                                                  \
         if (gpu >= 0)                                                              \
-            lease_leave((unsigned)gpu, key, stream, answer == CUDA_SUCCESS);       \
+            lease_leave((unsigned)gpu, key, 0, stream, answer == CUDA_SUCCESS);    \
         answer;                                                                    \
     })
 #define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
@@ -69,7 +69,7 @@ API cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *parts, unsigned cou
     CUresult status = cudaapi_real.cuLaunchCooperativeKernelMultiDevice(parts, count, flags);
     for (unsigned gpu = 0; gpu < MG_PAGE_GPUS; gpu++)
         if (part_of[gpu] >= 0)
-            lease_leave(gpu, parts[part_of[gpu]].function, parts[part_of[gpu]].hStream, status == CUDA_SUCCESS);
+            lease_leave(gpu, parts[part_of[gpu]].function, 0, parts[part_of[gpu]].hStream, status == CUDA_SUCCESS);
     return status;
 }
 

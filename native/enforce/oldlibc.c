@@ -13,6 +13,7 @@ NOBODY_CALLS_THIS(dlerror)
 NOBODY_CALLS_THIS(dlopen)
 NOBODY_CALLS_THIS(dlsym)
 #else
+NOBODY_CALLS_THIS(pthread_attr_setstacksize)
 NOBODY_CALLS_THIS(pthread_create)
 NOBODY_CALLS_THIS(pthread_detach)
 NOBODY_CALLS_THIS(pthread_getspecific)

@@ -15,7 +15,7 @@ from milligpu.model.units import Milli
 from milligpu.native import library
 from milligpu.softgpu.models import find_model
 from milligpu.softgpu.start import Fleet, client_environment, read_state, start_daemon, stop_daemon
-from milligpu.wire.limits import GpuLimits, LimitsPage, encode_limits
+from milligpu.wire.limits import FRAME_US, GpuLimits, LimitsPage, encode_limits
 from milligpu.wire.usage import USAGE_SLOTS_OFFSET, Account, UsagePage, decode_usage, encode_usage
 
 MIB = 1 << 20
@@ -124,8 +124,10 @@ def _is_locked(file: int, at: int) -> bool:
 
 
 def limits(uuids: Sequence[str], cap: int) -> bytes:
+    # Without an arbiter a tenant runs in its slot of the frame: here, all of it.
     gpus = tuple(
-        GpuLimits(uuid, Milli(500), Milli(500), cap, Policy.FIXED, context_bytes=CONTEXT) for uuid in uuids
+        GpuLimits(uuid, Milli(500), Milli(500), cap, Policy.FIXED, slot_length_us=FRAME_US, context_bytes=CONTEXT)
+        for uuid in uuids
     )
     return encode_limits(LimitsPage(gpus))
 

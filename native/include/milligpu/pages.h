@@ -36,7 +36,7 @@ struct mg_gpu_limits {
     uint32_t slot_start_us;
     uint32_t slot_length_us;
     uint32_t policy;
-    uint32_t lease_flags; /* the arbiter's, too */
+    uint32_t lease_flags; /* the arbiter's, too: lease/protocol.h */
     uint64_t context_bytes; /* what a context takes of this card before anything is allocated in it */
     uint32_t reserved[6];
 };
