@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from milligpu.devices.cards import Cards
@@ -11,6 +11,7 @@ from milligpu.devices.events import XidEvents
 from milligpu.devices.health import Record, judge, note_observation, note_xid
 from milligpu.devices.reading import Observation, Reading, XidEvent
 from milligpu.model.gpu import Gpu, State
+from milligpu.wire.orders import Orders
 
 LOOK_S = 1.0
 # How long a thread waits for the driver's next word before it looks whether it should end.
@@ -27,7 +28,7 @@ class CardWatch:
         self._changed = changed
         self._now = now
         self._records: dict[str, Record] = {}
-        self._cordoned: dict[str, str] = {}
+        self._orders = Orders()
         self.xids: dict[str, int] = {}
         """How many errors each card reported since we started."""
         self.seen: tuple[Observation, ...] = ()
@@ -61,15 +62,12 @@ class CardWatch:
         finally:
             stop.set()
 
-    def cordon(self, cordoned: Mapping[str, str]) -> None:
-        """Which cards an admin took out, with the reasons."""
-        if dict(cordoned) != self._cordoned:
-            self._cordoned = dict(cordoned)
-            self._judge()
-
-    def forgive(self, uuid: str) -> None:
-        """An admin says that the card is sound again."""
-        self._records.pop(uuid, None)
+    def obey(self, orders: Orders) -> None:
+        """What an admin wants of single cards; a card that is cleared anew has nothing held against it."""
+        for uuid, when in orders.cleared.items():
+            if self._orders.cleared.get(uuid) != when:
+                self._records.pop(uuid, None)
+        self._orders = orders
         self._judge()
 
     def _on_look(self, seen: tuple[Observation, ...]) -> None:
@@ -93,6 +91,6 @@ class CardWatch:
 
     def _judged(self, gpu: Gpu) -> Gpu:
         health = judge(self._records.get(gpu.uuid, Record()))
-        if health.state is State.OK and gpu.uuid in self._cordoned:
-            return replace(gpu, state=State.CORDONED, reason=self._cordoned[gpu.uuid])
+        if health.state is State.OK and gpu.uuid in self._orders.cordoned:
+            return replace(gpu, state=State.CORDONED, reason=self._orders.cordoned[gpu.uuid])
         return replace(gpu, state=health.state, reason=health.reason)
