@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from milligpu.devices.cards import Cards
@@ -32,6 +33,8 @@ class CardWatch:
         self.xids: dict[str, int] = {}
         """How many errors each card reported since we started."""
         self.seen: tuple[Observation, ...] = ()
+        self._reported: list[XidEvent] = []
+        self._wake = asyncio.Event()
         self._bare = {gpu.uuid: replace(gpu, state=State.OK, reason="") for gpu in cards.gpus()}
         self.gpus: dict[str, Gpu] = dict(self._bare)
 
@@ -57,8 +60,11 @@ class CardWatch:
         thread.start()
         try:
             while True:
-                self._on_look(await asyncio.to_thread(self._cards.read))
-                await asyncio.sleep(LOOK_S)
+                self._wake.clear()
+                reported, self._reported = self._reported, []
+                self._on_look(reported, await asyncio.to_thread(self._cards.read))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), LOOK_S)
         finally:
             stop.set()
 
@@ -70,18 +76,23 @@ class CardWatch:
         self._orders = orders
         self._judge()
 
-    def _on_look(self, seen: tuple[Observation, ...]) -> None:
-        self.seen = seen
-        for each in seen:
-            if each.uuid:
-                record = self._records.get(each.uuid, Record())
-                self._records[each.uuid] = note_observation(record, each, self._now())
-        self._judge()
-
     def _on_xid(self, event: XidEvent) -> None:
         self.xids[event.uuid] = self.xids.get(event.uuid, 0) + 1
-        self._records[event.uuid] = note_xid(self._records.get(event.uuid, Record()), event.xid, self._now())
+        self._reported.append(event)
+        self._wake.set()
+
+    def _on_look(self, reported: Sequence[XidEvent], seen: tuple[Observation, ...]) -> None:
+        """Judge what the driver reported together with a look that came after it: does it ask for a reset?"""
+        self.seen = seen
+        for event in reported:
+            self._note(event.uuid, lambda record, xid=event.xid: note_xid(record, xid, self._now()))
+        for each in seen:
+            if each.uuid:
+                self._note(each.uuid, lambda record, each=each: note_observation(record, each, self._now()))
         self._judge()
+
+    def _note(self, uuid: str, change: Callable[[Record], Record]) -> None:
+        self._records[uuid] = change(self._records.get(uuid, Record()))
 
     def _judge(self) -> None:
         gpus = {uuid: self._judged(gpu) for uuid, gpu in self._bare.items()}
