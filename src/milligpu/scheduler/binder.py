@@ -36,6 +36,11 @@ class Binder:
         self._room = asyncio.Event()
         self._room.set()
 
+    @property
+    def full(self) -> bool:
+        """Whether `room` would wait."""
+        return self._in_flight >= IN_FLIGHT
+
     async def room(self) -> None:
         """Wait while too many binds are under way: who filters now would only wait for its bind later."""
         await self._room.wait()
