@@ -56,6 +56,7 @@ int mg_limits_write(struct mg_limits_page *page, const struct mg_limits_page *ne
         to->slot_start_us = from->slot_start_us;
         to->slot_length_us = from->slot_length_us;
         to->policy = from->policy;
+        to->context_bytes = from->context_bytes;
     }
     __atomic_store_n(&page->sequence, sequence + 2, __ATOMIC_RELEASE);
     return 0;

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SG_IMAGE_VERSION = 1, SG_SHARED_WINDOW = 1 << 20, SG_MOST_THREADS = 1024 };
+enum { SG_IMAGE_VERSION = 2, SG_SHARED_WINDOW = 1 << 20, SG_MOST_THREADS = 1024 };
 
 /* What all threads of a block see. */
 struct sg_block {
@@ -15,6 +15,11 @@ struct sg_block {
     uint32_t reserved;
     char *shared;
     const unsigned char *parameters;
+    /* Written by code that counts: what the block's threads did, in instructions and in nanoseconds of sleep. */
+    uint64_t total, longest, sleep;
+    /* And read by it, for its clocks. */
+    uint64_t start;
+    uint32_t clock_khz, reserved_too;
 };
 _Static_assert(offsetof(struct sg_block, block) == 12, "mirrors llvm/special.py");
 _Static_assert(offsetof(struct sg_block, index) == 24, "mirrors llvm/special.py");
@@ -22,7 +27,8 @@ _Static_assert(offsetof(struct sg_block, threads) == 36, "mirrors llvm/special.p
 _Static_assert(offsetof(struct sg_block, dynamic_shared) == 40, "mirrors llvm/special.py");
 _Static_assert(offsetof(struct sg_block, shared) == 48, "mirrors llvm/special.py");
 _Static_assert(offsetof(struct sg_block, parameters) == 56, "mirrors llvm/special.py");
-_Static_assert(sizeof(struct sg_block) == 64, "mirrors llvm/special.py");
+_Static_assert(offsetof(struct sg_block, total) == 64, "mirrors llvm/special.py");
+_Static_assert(sizeof(struct sg_block) == 104, "mirrors llvm/special.py");
 
 struct sg_fiber;
 
@@ -83,3 +89,5 @@ int32_t sg_printf(uint64_t format, uint64_t arguments);
 uint64_t sg_malloc(uint64_t size);
 void sg_free(uint64_t pointer);
 uint64_t sg_clock(void);
+uint64_t sg_modelled_clock(const struct sg_block *block, uint64_t instructions, uint64_t sleep, uint32_t cycles);
+void sg_work(struct sg_fiber *fiber, uint64_t instructions, uint64_t sleep);

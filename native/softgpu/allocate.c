@@ -90,16 +90,6 @@ API cuMemFreeHost(void *pointer)
     return pointer ? release((uintptr_t)pointer, true) : CUDA_ERROR_INVALID_VALUE;
 }
 
-API cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream on)
-{
-    struct context *context;
-    struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
-    if (!status && !pointer)
-        status = CUDA_ERROR_INVALID_VALUE;
-    return status ? status : memory_new(context, size, MEMORY_DEVICE, (void **)pointer);
-}
-
 API cuMemFreeAsync(CUdeviceptr pointer, CUstream on)
 {
     struct context *context;

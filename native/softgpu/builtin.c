@@ -21,6 +21,15 @@ uint64_t sg_clock(void)
     return now_nanoseconds();
 }
 
+/* A thread's own time on a modelled card: where the kernel began, and what the thread did since. */
+uint64_t sg_modelled_clock(const struct sg_block *block, uint64_t instructions, uint64_t sleep, uint32_t cycles)
+{
+    uint64_t since = instructions * PACE_LATENCY + (uint64_t)((double)sleep * block->clock_khz * 1e-6);
+    if (cycles)
+        return (uint64_t)((double)block->start * block->clock_khz * 1e-6) + since;
+    return block->start + (uint64_t)((double)since * 1e6 / block->clock_khz);
+}
+
 uint64_t sg_malloc(uint64_t size)
 {
     return (uint64_t)(uintptr_t)malloc(size);

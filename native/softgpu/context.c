@@ -25,7 +25,7 @@ static CUresult context_new(struct card *card, unsigned flags, struct context **
         context->id = next_id();
         pthread_mutex_init(&context->lock, 0);
         pthread_mutex_init(&context->account, 0);
-        pthread_cond_init(&context->done, 0);
+        condition_init(&context->done);
         context->legacy = stream_new(context, CU_STREAM_DEFAULT, 0);
         context->handle = handle_new(HANDLE_CONTEXT, context);
     }

@@ -8,6 +8,18 @@ static bool device_side(uintptr_t address, size_t size)
     return memory_holds(address, size);
 }
 
+static CUresult submit_copy(struct stream *stream, uintptr_t to, uintptr_t from, size_t size)
+{
+    struct work *work = work_new(WORK_COPY, 0);
+    if (work) {
+        work->copy.to = (char *)to;
+        work->copy.from = (const char *)from;
+        work->copy.width = size;
+        work->copy.rows = 1;
+    }
+    return stream_submit(stream, work);
+}
+
 static CUresult copy_now(uintptr_t to, bool to_device, uintptr_t from, bool from_device, size_t size)
 {
     struct context *context;
@@ -18,7 +30,13 @@ static CUresult copy_now(uintptr_t to, bool to_device, uintptr_t from, bool from
         return status;
     if (!to || !from || (to_device && !device_side(to, size)) || (from_device && !device_side(from, size)))
         return CUDA_ERROR_INVALID_VALUE;
+    if (modelled(context)) {
+        status = submit_copy(context->legacy, to, from, size);
+        return status ? status : stream_wait(context->legacy, context->legacy->submitted);
+    }
+    uint64_t start = now_nanoseconds();
     memmove((void *)to, (const void *)from, size);
+    account_copy(context, to_device ? size : 0, from_device ? size : 0, now_nanoseconds() - start);
     return CUDA_SUCCESS;
 }
 
@@ -32,15 +50,8 @@ static CUresult copy_later(uintptr_t to, bool to_device, uintptr_t from, bool fr
         return status;
     if (!to || !from || (to_device && !device_side(to, size)) || (from_device && !device_side(from, size)))
         return CUDA_ERROR_INVALID_VALUE;
-    struct work *work = work_new(WORK_COPY, 0);
-    if (work) {
-        work->copy.to = (char *)to;
-        work->copy.from = (const char *)from;
-        work->copy.width = size;
-        work->copy.rows = 1;
-    }
     bool pinned = memory_holds(to, size) && memory_holds(from, size);
-    status = stream_submit(stream, work);
+    status = submit_copy(stream, to, from, size);
     return status || pinned ? status : stream_wait(stream, stream->submitted);
 }
 

@@ -83,9 +83,10 @@ static int run_blocks(struct engine *engine, uint64_t first, uint64_t end)
     block->index[1] = (uint32_t)(first / block->grid[0] % block->grid[1]);
     block->index[2] = (uint32_t)(first / block->grid[0] / block->grid[1]);
     for (uint64_t at = first; at < end; at++) {
-        if (!engine->kernel->fibers)
+        if (!engine->kernel->fibers) {
             ((sg_loop)engine->kernel->code)(block, 0);
-        else {
+            tally_add(&engine->tally, &(struct tally){block->total, block->longest, block->sleep});
+        } else {
             int failure = fibers_run(engine);
             if (failure)
                 return failure;
@@ -101,6 +102,13 @@ static int run_blocks(struct engine *engine, uint64_t first, uint64_t end)
     return 0;
 }
 
+void tally_add(struct tally *tally, const struct tally *more)
+{
+    tally->total += more->total;
+    tally->longest = more->longest > tally->longest ? more->longest : tally->longest;
+    tally->sleep = more->sleep > tally->sleep ? more->sleep : tally->sleep;
+}
+
 int engine_run(struct engine *engine, const struct grid *grid, const unsigned char *parameters, uint64_t first,
                uint64_t end)
 {
@@ -110,6 +118,10 @@ int engine_run(struct engine *engine, const struct grid *grid, const unsigned ch
     block->threads = grid->threads[0] * grid->threads[1] * grid->threads[2];
     block->dynamic_shared = grid->dynamic_shared;
     block->parameters = parameters;
+    block->total = block->longest = block->sleep = 0;
+    block->start = grid->start;
+    block->clock_khz = grid->clock_khz;
+    engine->tally = (struct tally){0};
     engine->kernel = grid->kernel;
     if (grid->kernel->fibers && fibers_prepare(engine))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,6 +146,7 @@ static struct {
     uint64_t total, step;
     _Atomic uint64_t next;
     atomic_int failure;
+    struct tally tally;
     pthread_once_t once;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .state = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_COND_INITIALIZER,
           .finished = PTHREAD_COND_INITIALIZER, .once = PTHREAD_ONCE_INIT};
@@ -149,6 +162,9 @@ static void take_part(void)
         int failure = engine_run(engine, pool.grid, pool.parameters, first, end), none = 0;
         if (failure)
             atomic_compare_exchange_strong(&pool.failure, &none, failure);
+        pthread_mutex_lock(&pool.state);
+        tally_add(&pool.tally, &engine->tally);
+        pthread_mutex_unlock(&pool.state);
     }
 }
 
@@ -191,6 +207,7 @@ static int run_shared(const struct grid *grid, const unsigned char *parameters, 
     pool.step = total / (8 * (pool.helpers + 1)) + 1;
     atomic_store(&pool.next, 0);
     atomic_store(&pool.failure, 0);
+    pool.tally = (struct tally){0};
     pthread_mutex_lock(&pool.state);
     pool.busy = pool.helpers;
     pool.round++;
@@ -204,7 +221,7 @@ static int run_shared(const struct grid *grid, const unsigned char *parameters, 
     return atomic_load(&pool.failure);
 }
 
-int grid_run(const struct grid *grid, const unsigned char *parameters)
+int grid_run(const struct grid *grid, const unsigned char *parameters, struct tally *tally)
 {
     uint64_t total = (uint64_t)grid->blocks[0] * grid->blocks[1] * grid->blocks[2];
     uint64_t threads = total * grid->threads[0] * grid->threads[1] * grid->threads[2];
@@ -215,8 +232,11 @@ int grid_run(const struct grid *grid, const unsigned char *parameters)
         pthread_once(&pool.once, start_helpers);
         int failure = pool.helpers ? run_shared(grid, parameters, total)
                                    : engine_run(engine, grid, parameters, 0, total);
+        *tally = pool.helpers ? pool.tally : engine->tally;
         pthread_mutex_unlock(&pool.lock);
         return failure;
     }
-    return engine_run(engine, grid, parameters, 0, total);
+    int failure = engine_run(engine, grid, parameters, 0, total);
+    *tally = engine->tally;
+    return failure;
 }

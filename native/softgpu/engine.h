@@ -25,6 +25,7 @@ struct engine {
     volatile bool running;
     struct sg_block block;
     const struct sg_kernel *kernel;
+    struct tally tally;
     /* For kernels whose threads meet. */
     struct sg_fiber fibers[SG_MOST_THREADS];
     struct warp warps[SG_MOST_THREADS / WARP];

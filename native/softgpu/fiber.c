@@ -110,6 +110,11 @@ static void finish(struct sg_fiber *fiber)
         warp_check(engine, warp);
 }
 
+void sg_work(struct sg_fiber *fiber, uint64_t instructions, uint64_t sleep)
+{
+    tally_add(&fiber->engine->tally, &(struct tally){instructions, instructions, sleep});
+}
+
 void sg_exit(struct sg_fiber *fiber)
 {
     finish(fiber);

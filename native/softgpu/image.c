@@ -23,6 +23,7 @@ static const struct known {
 } known[] = {
     NAME(sg_barrier), NAME(sg_barrier_reduce), NAME(sg_warp), NAME(sg_mma), NAME(sg_exit), NAME(sg_trap),
     NAME(sg_assert), NAME(sg_printf), NAME(sg_malloc), NAME(sg_free), NAME(sg_clock),
+    NAME(sg_modelled_clock), NAME(sg_work),
     NAME(memcpy), NAME(memset), NAME(memmove),
     NAME(exp2f), NAME(exp2), NAME(log2f), NAME(log2), NAME(sinf), NAME(sin), NAME(cosf), NAME(cos), NAME(tanhf),
     NAME(tanh), NAME(fmaf), NAME(fma), NAME(roundevenf), NAME(roundeven), NAME(floorf), NAME(floor), NAME(ceilf),

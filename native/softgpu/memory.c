@@ -64,6 +64,13 @@ bool memory_find(uintptr_t address, struct allocation *found)
     return good;
 }
 
+bool memory_on_card(const void *address, const struct card *card)
+{
+    struct allocation found;
+    return memory_find((uintptr_t)address, &found) && found.kind != MEMORY_HOST && found.kind != MEMORY_REGISTERED
+           && found.context->card == card;
+}
+
 bool memory_holds(uintptr_t address, size_t size)
 {
     struct allocation found;
@@ -73,7 +80,7 @@ bool memory_holds(uintptr_t address, size_t size)
 CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind)
 {
     pthread_mutex_lock(&lock);
-    bool good = insert((struct allocation){(uintptr_t)start, size, 0, kind, context});
+    bool good = insert((struct allocation){(uintptr_t)start, size, 0, kind, context, 0});
     pthread_mutex_unlock(&lock);
     return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -98,6 +105,19 @@ static void give_back(const struct allocation *allocation)
     munmap((void *)allocation->start, allocation->mapped + PAGE);
     if (charged(allocation->kind))
         card_release(allocation->context->card, allocation->mapped);
+    if (allocation->pool)
+        pool_count(allocation->pool, allocation->mapped, false);
+}
+
+void memory_of_pool(uintptr_t start, struct pool *pool)
+{
+    pthread_mutex_lock(&lock);
+    size_t at = behind(start);
+    if (at && table[at - 1].start == start) {
+        table[at - 1].pool = pool;
+        pool_count(pool, table[at - 1].mapped, true);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* Where to ask for memory: always further on, in a region that nothing else uses, so that a freed address stays

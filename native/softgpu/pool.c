@@ -7,7 +7,18 @@ struct pool {
     CUdevice device;
     bool default_pool;
     uint64_t release_threshold;
+    _Atomic uint64_t held, most; /* bytes of the card; nothing is kept back, so held is also what is in use */
 };
+
+void pool_count(struct pool *pool, size_t bytes, bool taken)
+{
+    if (!taken) {
+        atomic_fetch_sub(&pool->held, bytes);
+        return;
+    }
+    uint64_t now = atomic_fetch_add(&pool->held, bytes) + bytes, most = atomic_load(&pool->most);
+    while (now > most && !atomic_compare_exchange_weak(&pool->most, &most, now)) {}
+}
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *defaults[MOST_CARDS], *current[MOST_CARDS];
@@ -97,8 +108,7 @@ API cuMemPoolDestroy(CUmemoryPool handle)
     if (current[pool->device] == pool)
         current[pool->device] = defaults[pool->device];
     pthread_mutex_unlock(&lock);
-    free(pool);
-    return CUDA_SUCCESS;
+    return CUDA_SUCCESS; /* what is still allocated from it counts on; the structure stays */
 }
 
 API cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
@@ -119,6 +129,14 @@ API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void *
     if (which == CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES || which == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
         || which == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
         *(int *)value = 0;
+        return CUDA_SUCCESS;
+    }
+    if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT || which == CU_MEMPOOL_ATTR_USED_MEM_CURRENT) {
+        *(cuuint64_t *)value = atomic_load(&pool->held);
+        return CUDA_SUCCESS;
+    }
+    if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || which == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
+        *(cuuint64_t *)value = atomic_load(&pool->most);
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -144,7 +162,22 @@ API cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool hand
     struct context *context;
     struct stream *stream;
     CUresult status = context_of_stream(on, &context, &stream);
-    if (!status && (!pool || pool->device != context->card->ordinal))
+    if (!status && (!pointer || !pool || pool->device != context->card->ordinal))
         status = CUDA_ERROR_INVALID_VALUE;
-    return status ? status : cuMemAllocAsync(pointer, size, on);
+    if (!status)
+        status = memory_new(context, size, MEMORY_DEVICE, (void **)pointer);
+    if (!status)
+        memory_of_pool(*pointer, pool);
+    return status;
+}
+
+API cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream on)
+{
+    struct context *context;
+    struct stream *stream;
+    struct pool *pool;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (!status)
+        status = default_pool(context->card->ordinal, &pool);
+    return status ? status : cuMemAllocFromPoolAsync(pointer, size, current[context->card->ordinal]->handle, on);
 }

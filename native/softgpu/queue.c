@@ -19,6 +19,16 @@ uint64_t now_nanoseconds(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Waits for it may have a deadline, in the time that everything here is in. */
+void condition_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 struct work *work_new(enum work_kind kind, size_t parameter_bytes)
 {
     struct work *work = malloc(sizeof *work + parameter_bytes);
@@ -40,7 +50,8 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
     stream->id = next_id();
     stream->references = 1;
     stream->last = &stream->first;
-    pthread_cond_init(&stream->more, 0);
+    stream->trail_end = &stream->trail;
+    condition_init(&stream->more);
     stream->handle = handle_new(HANDLE_STREAM, stream);
     pthread_mutex_lock(&context->lock);
     stream->next = context->streams;
@@ -91,14 +102,28 @@ void mark_drop(struct mark *mark)
     }
 }
 
+uint64_t stream_completed(struct stream *stream)
+{
+    if (modelled(stream->context)) {
+        pthread_mutex_lock(&stream->context->lock);
+        modelled_progress(stream);
+        pthread_mutex_unlock(&stream->context->lock);
+    }
+    return atomic_load(&stream->completed);
+}
+
 bool mark_reached(struct mark *mark)
 {
-    return atomic_load(&mark->stream->completed) >= mark->sequence;
+    return stream_completed(mark->stream) >= mark->sequence;
 }
 
 static void wait_until(struct stream *stream, uint64_t sequence)
 {
     struct context *context = stream->context;
+    if (modelled(context)) {
+        modelled_wait(stream, sequence);
+        return;
+    }
     for (int look = 0; look < LOOKS; look++) {
         if (atomic_load(&stream->completed) >= sequence)
             return;
@@ -134,31 +159,54 @@ static void fill(const struct work *work)
 }
 
 /* After a fault nothing more touches memory, but marks, waits and callbacks go on: nobody may hang. */
+void work_run(struct stream *stream, struct work *work, struct tally *tally)
+{
+    struct context *context = stream->context;
+    if (atomic_load(&context->failure) != CUDA_SUCCESS)
+        return;
+    if (work->kind == WORK_GRID) {
+        int failure = grid_run(&work->grid, work->parameters, tally);
+        if (failure)
+            context_fail(context, (CUresult)failure);
+    } else if (work->kind == WORK_FILL)
+        fill(work);
+    else
+        for (size_t row = 0; row < work->copy.rows; row++)
+            memmove(work->copy.to + row * work->copy.to_pitch, work->copy.from + row * work->copy.from_pitch,
+                    work->copy.width);
+}
+
+/* A copy between host and card takes the copy engine's time; false if it is none. */
+static bool copy_host(struct stream *stream, struct work *work)
+{
+    struct context *context = stream->context;
+    struct tally unused;
+    bool in = memory_on_card(work->copy.to, context->card), out = memory_on_card(work->copy.from, context->card);
+    if (in && out)
+        return false;
+    size_t bytes = work->copy.rows * work->copy.width;
+    uint64_t start = now_nanoseconds();
+    work_run(stream, work, &unused);
+    account_copy(context, in ? bytes : 0, out ? bytes : 0, now_nanoseconds() - start);
+    return true;
+}
+
 static void perform(struct stream *stream, struct work *work)
 {
     struct context *context = stream->context;
-    bool failed = atomic_load(&context->failure) != CUDA_SUCCESS;
+    struct tally unused;
     switch (work->kind) {
-    case WORK_GRID:
-        if (!failed) {
-            account_begin(context);
-            int failure = grid_run(&work->grid, work->parameters);
-            account_end(context);
-            if (failure)
-                context_fail(context, (CUresult)failure);
-        }
-        break;
     case WORK_COPY:
-        for (size_t row = 0; !failed && row < work->copy.rows; row++)
-            memmove(work->copy.to + row * work->copy.to_pitch, work->copy.from + row * work->copy.from_pitch,
-                    work->copy.width);
-        break;
+        if (copy_host(stream, work))
+            break; /* fall through */
+    case WORK_GRID:
     case WORK_FILL:
-        if (!failed)
-            fill(work);
+        account_begin(context);
+        work_run(stream, work, &unused);
+        account_end(context);
         break;
     case WORK_HOST:
-        if (!failed)
+        if (atomic_load(&context->failure) == CUDA_SUCCESS)
             work->host.function(work->host.argument);
         break;
     case WORK_CALLBACK:
@@ -198,9 +246,9 @@ static struct work *take(struct stream *stream)
     for (int look = 0; look < LOOKS && !*(struct work *volatile *)&stream->first; look++)
         __builtin_ia32_pause();
     pthread_mutex_lock(&context->lock);
-    while (!stream->first && !stream->closing) {
+    while (!stream->first && (!stream->closing || stream->trail)) {
         atomic_store(&stream->idle, true);
-        pthread_cond_wait(&stream->more, &context->lock);
+        modelled_sleep(stream, &stream->more);
     }
     struct work *work = stream->first;
     stream->first = 0;
@@ -216,6 +264,10 @@ static void *worker(void *argument)
         while (work) {
             struct work *done = work;
             work = work->next;
+            if (modelled(stream->context)) {
+                modelled_perform(stream, done);
+                continue;
+            }
             perform(stream, done);
             complete(stream, done->sequence);
             free(done);
@@ -249,6 +301,8 @@ static bool start(struct stream *stream)
 static void append(struct stream *stream, struct work *work)
 {
     work->sequence = ++stream->submitted;
+    work->submitted = modelled(stream->context) ? now_nanoseconds() : 0;
+    work->job = 0;
     *stream->last = work;
     stream->last = &work->next;
     if (atomic_exchange(&stream->idle, false))

@@ -58,6 +58,8 @@ struct context {
     atomic_uint waiters;
     struct stream *streams;
     struct stream *legacy;
+    uint64_t ends[ACTIVITY_JOBS]; /* of jobs whose end was seen; under the lock */
+    uint64_t ended;               /* jobs so far */
 };
 CUresult context_current(struct context **context);
 CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream);
@@ -75,16 +77,24 @@ struct mark { /* a place in a stream, shared by an event and those who wait for 
     atomic_uint references;
     struct stream *stream;
     uint64_t sequence;
-    _Atomic uint64_t nanoseconds;
+    _Atomic uint64_t nanoseconds; /* when it was reached */
 };
 struct grid {
     const struct sg_kernel *kernel;
     uint32_t blocks[3], threads[3], dynamic_shared;
+    /* In modelled time: when it begins and how fast the card's clock is, for the clocks that kernels read. */
+    uint32_t clock_khz;
+    uint64_t start;
+};
+struct tally { /* what threads did: instructions of all, of the busiest, and nanoseconds of the longest sleep */
+    uint64_t total, longest, sleep;
 };
 struct work {
     struct work *next;
     enum work_kind kind;
     uint64_t sequence;
+    uint64_t submitted; /* when, in modelled time */
+    uint64_t job;       /* of the card's timeline; 0: it takes no time there */
     union {
         struct grid grid;
         struct { char *to; const char *from; size_t width, rows, to_pitch, from_pitch; } copy;
@@ -111,6 +121,10 @@ struct stream {
     uint64_t submitted;
     _Atomic uint64_t completed;
     _Atomic bool idle;
+    /* In modelled time: what the CPU has done and the card has not. Under the context's lock. */
+    struct work *trail, **trail_end;
+    uint64_t executed; /* up to here the CPU is through */
+    uint64_t floor;    /* when the last completed work ended on the card */
 };
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
 void stream_keep(struct stream *stream);
@@ -120,9 +134,22 @@ CUresult stream_submit(struct stream *stream, struct work *work);
 CUresult stream_submit_mark(struct stream *stream, struct mark **mark);
 CUresult stream_wait(struct stream *stream, uint64_t sequence);
 CUresult context_drain(struct context *context, bool blocking_only);
+uint64_t stream_completed(struct stream *stream); /* as of now */
+void work_run(struct stream *stream, struct work *work, struct tally *tally); /* grids, copies, fills */
 void mark_drop(struct mark *mark);
 void mark_keep(struct mark *mark);
 bool mark_reached(struct mark *mark);
+
+/* ---- modelled time (modelled.c), the page's timeline behind it ---- */
+enum { PACE_LATENCY = 4 }; /* cycles from one instruction of a thread to its next */
+bool modelled(const struct context *context);
+void modelled_perform(struct stream *stream, struct work *work); /* and frees it, now or when its time has come */
+void modelled_wait(struct stream *stream, uint64_t sequence);
+void modelled_progress(struct stream *stream); /* under the context's lock: whatever of it has ended completes */
+void modelled_sleep(struct stream *stream, pthread_cond_t *condition); /* under the lock, until something may end */
+uint64_t pace_grid(const struct wire_device *device, const struct tally *tally);
+uint64_t pace_device(const struct wire_device *device, size_t bytes);
+uint64_t pace_host(const struct wire_device *device, size_t bytes);
 
 /* ---- memory ---- */
 enum memory_kind { MEMORY_DEVICE = 1, MEMORY_HOST, MEMORY_MANAGED, MEMORY_MODULE, MEMORY_REGISTERED };
@@ -132,14 +159,18 @@ struct allocation {
     size_t mapped; /* and as charged */
     enum memory_kind kind;
     struct context *context;
+    struct pool *pool; /* that it was taken from */
 };
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer);
 CUresult memory_free(uintptr_t start, bool host);
 void memory_free_context(struct context *context);
 bool memory_find(uintptr_t address, struct allocation *found);
+bool memory_on_card(const void *address, const struct card *card); /* device memory of this card */
 bool memory_holds(uintptr_t address, size_t size);
 CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind);
 void memory_forget(void *start);
+void memory_of_pool(uintptr_t start, struct pool *pool);
+void pool_count(struct pool *pool, size_t bytes, bool taken);
 
 /* ---- modules ---- */
 struct function {
@@ -168,12 +199,14 @@ CUresult kernel_find(CUkernel handle, struct function **function);
 const struct sg_image *image_load(int descriptor, char **memory, size_t *size);
 
 /* ---- running ---- */
-int grid_run(const struct grid *grid, const unsigned char *parameters); /* 0 or the CUresult that sticks */
+int grid_run(const struct grid *grid, const unsigned char *parameters, struct tally *tally); /* 0, or what sticks */
+void tally_add(struct tally *tally, const struct tally *more);
 CUresult launch_check(const struct context *context, const struct function *function, const struct grid *grid);
 CUresult launch_pack(const struct function *function, void **values, void **extra, unsigned char *buffer);
 CUresult copy_check(const CUDA_MEMCPY3D *copy);
 CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *copy);
 uint64_t now_nanoseconds(void);
+void condition_init(pthread_cond_t *condition);
 
 /* One CPU thread's means to run blocks: fibers, shared window, the way out of a fault. */
 struct engine;

@@ -81,7 +81,7 @@ API cuStreamQuery(CUstream handle)
     status = (CUresult)atomic_load(&context->failure);
     if (status)
         return status;
-    return atomic_load(&stream->completed) >= stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return stream_completed(stream) >= stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 API cuStreamGetFlags(CUstream handle, unsigned *flags)

@@ -136,9 +136,9 @@ uint64_t timeline_submit(struct activity_page *page, uint32_t number, uint64_t r
         return 0;
     timeline_advance(page, now);
     bool first = slot->served == slot->submitted;
-    /* Its turn passed while the CPU was at it. */
+    /* Its turn passed while the CPU was at it: in this slice, or in one before. */
     if (first && page->current >= 0 && page->slice_start > ready && page->clock >= now)
-        note_lateness(page, now - page->slice_start);
+        note_lateness(page, now - (page->slice_start < ready + SLICE ? page->slice_start : ready + SLICE));
     uint64_t job = slot->submitted + 1;
     *job_of(slot, job) = (struct activity_job){.ready = ready, .remaining = duration ? duration : 1};
     slot->submitted = job;

@@ -45,7 +45,7 @@ class Machine:
             [PROGRAM, *args], capture_output=True, text=True, env=self.env, timeout=120, check=False, **options
         )
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         """`milligpu run ARGS`, which goes on."""
         process = subprocess.Popen(
             [PROGRAM, "run", *args],
@@ -54,6 +54,7 @@ class Machine:
             text=True,
             env=self.env,
             start_new_session=True,
+            **options,
         )
         self._started.append(process)
         return process

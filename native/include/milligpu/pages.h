@@ -36,7 +36,9 @@ struct mg_gpu_limits {
     uint32_t slot_start_us;
     uint32_t slot_length_us;
     uint32_t policy;
-    uint32_t reserved[9];
+    uint32_t lease_flags; /* the arbiter's, too: lease/protocol.h */
+    uint64_t context_bytes; /* what a context takes of this card before anything is allocated in it */
+    uint32_t reserved[6];
 };
 
 struct mg_limits_page {
@@ -72,7 +74,8 @@ struct mg_usage_page {
     uint32_t version;
     uint32_t slot_count;
     uint32_t gpu_count;
-    uint32_t reserved[12];
+    uint32_t lock; /* of accounts and slots: 1 + the slot that holds it */
+    uint32_t reserved[11];
     struct mg_account accounts[MG_PAGE_GPUS];
     uint8_t unused[MG_USAGE_SLOTS_OFFSET - 64 - MG_PAGE_GPUS * 64];
     struct mg_process_slot slots[MG_USAGE_SLOTS];

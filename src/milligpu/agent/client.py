@@ -11,10 +11,10 @@ from milligpu.agent import protocol
 from milligpu.agent.places import SERVICE, Places
 from milligpu.agent.processes import SESSION_VARIABLE
 from milligpu.agent.protocol import Answer, Granted, Queued, Refused, Request, Take
-from milligpu.model.errors import NoCapacity, Unavailable
+from milligpu.model.errors import Unavailable
 
-IDLE_SECONDS = 10.0
-"""An agent that was started by a command stays so long; a script's next command then finds its software GPU."""
+# An agent that a command started stays so long: a script's next command then finds it and its software GPU.
+_IDLE_SECONDS = 10.0
 # Starting takes a second or two on a busy machine.
 _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
@@ -27,15 +27,15 @@ _TRIES = 5
 class Client:
     """Talks to this machine's agent."""
 
-    def __init__(self, env: Mapping[str, str], idle: float = IDLE_SECONDS) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        self._idle = idle
 
     def ask(self, request: Request) -> Answer:
-        """One question, one answer; a refusal is raised."""
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        for answer in self._answers(request, deadline):
-            return _checked(answer)
+        """One question, one answer; a refusal is raised. Who met an agent that was just stopping asks the next."""
+        for _ in range(_TRIES):
+            with suppress(TimeoutError):
+                for answer in self._answers(request, time.monotonic() + _ANSWER_SECONDS):
+                    return _checked(answer)
         raise self._silent()
 
     def _silent(self) -> Unavailable:
@@ -59,17 +59,14 @@ class Client:
         raise self._silent()
 
     def _answers(self, request: Request, deadline: float | None) -> Iterator[Answer]:
-        """All that is said, until the other end or our patience ends."""
+        """All that is said, until the other end leaves; TimeoutError at the deadline."""
         with closing(self._connect()) as connection, suppress(ConnectionError):
             connection.sendall(protocol.encode(request))
             with connection.makefile("rb") as lines:
                 while True:
                     if deadline is not None:
                         connection.settimeout(max(0.001, deadline - time.monotonic()))
-                    try:
-                        line = lines.readline(protocol.LINE_MAX)
-                    except TimeoutError:
-                        raise NoCapacity("nothing became free in time") from None
+                    line = lines.readline(protocol.LINE_MAX)
                     if not line:
                         return
                     yield protocol.decode_answer(line)
@@ -91,7 +88,7 @@ class Client:
 
     def _start(self, places: Places) -> None:
         """Start an agent; it returns at once when there is one already."""
-        command = [sys.executable, "-m", "milligpu.agent", str(places.folder), "--idle", str(self._idle)]
+        command = [sys.executable, "-m", "milligpu.agent", str(places.folder), "--idle", str(_IDLE_SECONDS)]
         # numpy's threads would cost an agent more than they bring, and must not be there when it forks.
         env = {**_outside(self._env, places), "OPENBLAS_NUM_THREADS": "1"}
         done = subprocess.run(

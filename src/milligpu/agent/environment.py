@@ -5,6 +5,7 @@ from pathlib import Path
 
 from milligpu.agent.processes import SESSION_VARIABLE
 from milligpu.agent.protocol import Granted
+from milligpu.native import library
 from milligpu.softgpu.start import client_environment
 
 _PATH = "LD_LIBRARY_PATH"
@@ -20,8 +21,9 @@ def session_environment(granted: Granted, env: Mapping[str, str]) -> dict[str, s
     if granted.softgpu is not None:
         added = client_environment(Path(granted.softgpu), env)
     if not granted.whole:
-        path = added.get(_PATH, env.get(_PATH, ""))
-        added[_PATH] = ":".join(filter(None, [granted.folder, path]))
+        path = added.get(_PATH, env.get(_PATH, "")).split(":")
+        driver = str(library("softgpu/libcuda.so.1").parent)
+        added[_PATH] = ":".join([granted.folder, *(part for part in path if part not in ("", driver))])
     added["CUDA_VISIBLE_DEVICES"] = ",".join(granted.gpus)
     added[SESSION_VARIABLE] = granted.session
     return added

@@ -5,7 +5,7 @@ given to somebody else. So an agent may be killed between any two lines of this.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from milligpu.agent.books import Books, Held
@@ -14,12 +14,14 @@ from milligpu.agent.processes import Process
 from milligpu.agent.protocol import Granted, Queued, refusal
 from milligpu.agent.record import Session
 from milligpu.agent.sessions import Sessions
+from milligpu.agent.slots import Slot
 from milligpu.agent.tenant import limits_page
 from milligpu.agent.waiting import Queue, Tell, Waiting
 from milligpu.agent.wish import Wish, describe_command, describe_share
 from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity, Unavailable
 from milligpu.model.grant import Grant, NoFit
 from milligpu.model.request import ShareRequest
+from milligpu.wire.limits import LimitsPage
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Keeper:
         self.queue = Queue()
         self.sessions: dict[str, Session] = {}
         """Each holds its share from before its command hears of it until nothing of it is left on a GPU."""
+        self.closing: set[str] = set()
+        """Those whose command has gone."""
         self.hardware = hardware
         self._name = name
         self._now = now
@@ -69,9 +73,10 @@ class Keeper:
         found, broken = self.disk.found()
         if found:
             self.machine()
-        self.sessions = {session.id: session for session in found}
+        self.sessions = {session.id: session for session, _ in found}
+        self.closing = {session.id for session, is_open in found if not is_open}
         self._write_pages()
-        for session in found:
+        for session in self.sessions.values():
             log.info("session %s: found again", session.id)
             self._watch(session)
         return broken
@@ -90,7 +95,7 @@ class Keeper:
         """Grant a share now, or put the process into the queue; `tell` is called with what becomes of it."""
         self.machine()
         for session in self.sessions.values():
-            if session.process == process:
+            if session.process == process and session.id not in self.closing:
                 # It asked an agent that was killed before the answer came through.
                 tell(self._granted(session))
                 return None
@@ -115,10 +120,16 @@ class Keeper:
         self.queue.remove(waiting)
         self.serve_queue()
 
+    def close(self, session: str) -> None:
+        """A session's command has gone; what it left on a GPU still holds the share."""
+        self.closing.add(session)
+        self.disk.close(session)
+
     def ended(self, session: str) -> None:
         """Nothing is left of a session: what it held is free."""
         self.disk.remove(session)
         del self.sessions[session]
+        self.closing.discard(session)
         log.info("session %s: ended", session)
         self._write_pages()
         self.serve_queue()
@@ -154,8 +165,7 @@ class Keeper:
     def _make(self, waiting: Waiting, answer: Grant) -> Session:
         held = Held(waiting.id, answer)
         session = Session(waiting.id, waiting.process, waiting.command, self._now(), waiting.wish, held)
-        slots = self.books.slots([*self.held, held])[session.id]
-        page = None if session.whole else limits_page(answer, session.shares, slots)
+        page = None if session.whole else self._page(session, self.books.slots([*self.held, held]))
         self.disk.add(session, page, self.machine().drivers)
         self.sessions[session.id] = session
         self._write_pages(but=session.id)
@@ -201,9 +211,13 @@ class Keeper:
         """Bring every page in step with the books: who comes or goes moves the slots of others."""
         slots = self.books.slots(self.held)
         for session in self.sessions.values():
-            if not session.whole and session.id != but:
-                page = limits_page(session.held.grant, session.shares, slots[session.id])
-                self.disk.tenant(session.id).change(page)
+            if not (session.whole or session.id == but or session.id in self.closing):
+                self.disk.tenant(session.id).change(self._page(session, slots))
+
+    def _page(self, session: Session, slots: Mapping[str, Mapping[str, Slot]]) -> LimitsPage:
+        cards = [self.books.gpus[share.gpu] for share in session.shares]
+        contexts = {gpu.uuid: self.hardware.context_bytes(gpu) for gpu in cards}
+        return limits_page(session.held.grant, session.shares, slots[session.id], contexts)
 
     def _cards(self, nofit: NoFit) -> str:
         """A refusal on one machine: its user knows the cards by number, and there is one node only."""

@@ -47,6 +47,11 @@ class Places:
         return self.folder / "sessions"
 
     @property
+    def contexts(self) -> Path:
+        """What contexts take of the cards of this machine."""
+        return self.folder / "contexts.json"
+
+    @property
     def own_softgpu(self) -> Path:
         """There while the agent runs software GPUs that it started itself."""
         return self.folder / "softgpu-started"

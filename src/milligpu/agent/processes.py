@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -104,18 +104,18 @@ def session_of(pid: int) -> str | None:
     return None if found is None else found[len(prefix) :].decode(errors="replace")
 
 
-def holders(session: str, folder: Path, on_cards: Iterable[int]) -> Iterator[Process]:
-    """A session's processes that have a GPU open: they map its pages, or the driver names them."""
-    driving = set(on_cards)
+def members(session: str) -> Iterator[Process]:
+    """All living processes that were started in a session."""
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and session_of(int(entry.name)) == session:
-            pid = int(entry.name)
-            found = process(pid) if pid in driving or _maps(pid, folder) else None
+            found = process(int(entry.name))
             if found is not None:
                 yield found
 
 
-def _maps(pid: int, folder: Path) -> bool:
-    with suppress(OSError):
-        return f" {folder}/" in (_PROC / str(pid) / "maps").read_text(errors="replace")
-    return False
+def memory_maps(pid: int) -> str:
+    """Which files a process has in its memory; nothing when it is gone."""
+    try:
+        return (_PROC / str(pid) / "maps").read_text(errors="replace")
+    except OSError:
+        return ""

@@ -19,8 +19,10 @@ class Reporter:
         """How everything stands now."""
         keeper = self._keeper
         machine = keeper.machine()
-        used = keeper.hardware.used()
-        cards = [self._card(index, gpu, used.get(gpu.uuid)) for index, gpu in enumerate(machine.gpus)]
+        used: dict[str, float] = {}
+        for seen in keeper.hardware.seen():
+            used[seen.gpu] = used.get(seen.gpu, 0.0) + (seen.mib or 0.0)
+        cards = [self._card(index, gpu, used.get(gpu.uuid, 0.0)) for index, gpu in enumerate(machine.gpus)]
         waiting = [
             Waiter(
                 each.process.pid,
@@ -35,7 +37,7 @@ class Reporter:
         running = [self._running(session) for session in keeper.sessions.values()]
         return State(machine.softgpu is not None, cards, running, waiting)
 
-    def _card(self, index: int, gpu: Gpu, used: dict[int, int] | None) -> Card:
+    def _card(self, index: int, gpu: Gpu, used: float) -> Card:
         shares = [(held, share) for held in self._keeper.held for share in held.shares if share.gpu == gpu.uuid]
         whole = any(share.whole for _, share in shares)
         return Card(
@@ -46,7 +48,7 @@ class Reporter:
             mib=gpu.mib,
             free_milli=0 if whole else gpu.milli - sum(share.milli for _, share in shares),
             free_mib=0 if whole else gpu.mib - sum(share.mib for _, share in shares),
-            used_mib=None if used is None else sum(used.values()) / _MIB,
+            used_mib=used,
             policy=shares[0][0].grant.policy if shares and not whole else None,
         )
 

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from pathlib import Path
 
 from milligpu.agent import protocol
 from milligpu.agent.keeper import Keeper
@@ -26,7 +25,7 @@ GRACE_SECONDS = 2.0
 # How often we look whether it did: these are not our children, and there may be many.
 _LOOK_SECONDS = 0.05
 
-Leftovers = Callable[[str, Path], list[Process]]
+Leftovers = Callable[[str], list[Process]]
 """A session's processes that still have a GPU open."""
 
 
@@ -48,6 +47,7 @@ class Service:
         """Take over what an agent before this one left."""
         for name in self.keeper.recover():
             log.warning("session %s: its record does not read; ended", name)
+            self.keeper.disk.close(name)
             self._spawn(self._clear(name, lambda name=name: self.keeper.disk.remove(name)))
 
     async def idle(self, seconds: float) -> None:
@@ -62,26 +62,29 @@ class Service:
     # -- processes ---------------------------------------------------------------------------------------------
 
     def _watch(self, session: Session) -> None:
-        handle = session.process.open()
+        handle = None if session.id in self.keeper.closing else session.process.open()
         if handle is None:
-            self._spawn(self._clear(session.id, lambda: self.keeper.ended(session.id)))
+            self._close(session.id)
             return
         loop = asyncio.get_running_loop()
 
         def gone() -> None:
             loop.remove_reader(handle)
             os.close(handle)
-            self._spawn(self._clear(session.id, lambda: self.keeper.ended(session.id)))
+            self._close(session.id)
 
         loop.add_reader(handle, gone)
 
+    def _close(self, session: str) -> None:
+        self.keeper.close(session)
+        self._spawn(self._clear(session, lambda: self.keeper.ended(session)))
+
     async def _clear(self, session: str, then: Callable[[], None]) -> None:
         """End what a session left on the GPU: the share is free when nothing of it is there any more."""
-        folder = self.keeper.disk.folder(session)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + GRACE_SECONDS
         asked: set[Process] = set()
-        while left := self._leftovers(session, folder):
+        while left := self._leftovers(session):
             late = loop.time() > deadline
             for process in left:
                 if late or process not in asked:

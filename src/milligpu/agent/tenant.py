@@ -11,6 +11,7 @@ Whoever finds no folder, or half of one, has no GPU; so a folder is made under a
 import ctypes
 import mmap
 import os
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -29,14 +30,16 @@ CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 
 @dataclass(frozen=True, slots=True)
 class Drivers:
-    """Where the driver's own libraries are; NVML is missing on some machines, and then nobody sees it."""
+    """Where the driver's own libraries are."""
 
     cuda: Path
-    nvml: Path | None
+    nvml: Path
 
 
-def limits_page(grant: Grant, shares: tuple[GpuShare, ...], slots: dict[str, Slot]) -> LimitsPage:
-    """What a tenant may use, in its page's terms; `slots` are its own, by GPU."""
+def limits_page(
+    grant: Grant, shares: tuple[GpuShare, ...], slots: Mapping[str, Slot], contexts: Mapping[str, int]
+) -> LimitsPage:
+    """What a tenant may use, in its page's terms; by GPU its slots, and what a context takes."""
     return LimitsPage(
         tuple(
             GpuLimits(
@@ -47,6 +50,7 @@ def limits_page(grant: Grant, shares: tuple[GpuShare, ...], slots: dict[str, Slo
                 grant.policy,
                 slots[share.gpu].start_us,
                 slots[share.gpu].length_us,
+                context_bytes=contexts[share.gpu],
             )
             for share in shares
         ),
@@ -72,8 +76,7 @@ class Tenant:
         real = folder / REAL
         real.mkdir(mode=0o755)
         for name, driver in ((CUDA, drivers.cuda), (NVML, drivers.nvml)):
-            if driver is not None:
-                (real / name).symlink_to(driver)
+            (real / name).symlink_to(driver)
         return cls(folder)
 
     def change(self, page: LimitsPage) -> None:

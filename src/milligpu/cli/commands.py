@@ -17,6 +17,11 @@ class Entry:
 
 
 COMMANDS: dict[str, Entry] = {
+    "agent": Entry(
+        "milligpu.cli.agent",
+        "Run on a machine with GPUs: offer them to Kubernetes, or to all its users.",
+        "milligpu agent --node gpu-node-1",
+    ),
     "completion": Entry(
         "milligpu.cli.completion",
         "Print the script that makes your shell complete our commands.",

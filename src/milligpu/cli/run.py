@@ -11,7 +11,7 @@ from milligpu.agent.environment import session_environment
 from milligpu.agent.protocol import Granted, Take
 from milligpu.agent.wish import describe_share, share_request
 from milligpu.cli.shares import share_options
-from milligpu.model.errors import Unavailable
+from milligpu.model.errors import NoCapacity, Unavailable
 from milligpu.model.qos import PRIORITY_MAX, PRIORITY_MIN, Policy
 from milligpu.model.units import GPUS_MAX, WHOLE, Mib, Milli
 
@@ -65,10 +65,13 @@ def command(
 
 def _wait(request: Take, described: str, timeout: float | None) -> Granted:
     deadline = None if timeout is None else time.monotonic() + timeout
-    for answer in Client(os.environ).take(request, deadline):
-        if isinstance(answer, Granted):
-            return answer
-        click.echo(f"milligpu: waiting for {described}: {answer.line}", err=True)
+    try:
+        for answer in Client(os.environ).take(request, deadline):
+            if isinstance(answer, Granted):
+                return answer
+            click.echo(f"milligpu: waiting for {described}: {answer.line}", err=True)
+    except TimeoutError:
+        raise NoCapacity(f"{described} did not become free within {timeout:g} s") from None
     raise Unavailable("the agent gave no answer")
 
 

@@ -1,11 +1,13 @@
 """`milligpu softgpu`: GPUs in software, for machines that have none and for tests."""
 
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from milligpu.cli.output import Format, format_option, show_data, show_table
 from milligpu.model.errors import BadRequest
@@ -44,6 +46,13 @@ def _folder() -> Path:
     return Path(seen) if seen else Places.from_env(os.environ).folder
 
 
+def _read_speed(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    given = ctx.get_parameter_source(param.name or "") is not ParameterSource.DEFAULT
+    if given and not (value > 0 and math.isfinite(value)):
+        raise BadRequest("speed", str(value), "a positive number, such as 1 or 0.5")
+    return value
+
+
 def _fleet_options(function: click.decorators.FC) -> click.decorators.FC:
     options = [
         click.option(
@@ -61,6 +70,14 @@ def _fleet_options(function: click.decorators.FC) -> click.decorators.FC:
             callback=_read_model,
             help="What they say they are; A100-40GBx2,T4x2 or a .toml file for several kinds.",
         ),
+        click.option(
+            "--speed",
+            type=float,
+            default=0.0,
+            metavar="X",
+            callback=_read_speed,
+            help="Modelled time: launches take as long as on the modelled card, divided by X. [default: real time]",
+        ),
     ]
     for option in reversed(options):
         function = option(function)
@@ -75,14 +92,14 @@ def command() -> None:
 @command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @_fleet_options
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND…")
-def exec_(devices: int | None, memory: int | None, model: str, argv: tuple[str, ...]) -> int:
+def exec_(devices: int | None, memory: int | None, model: str, speed: float, argv: tuple[str, ...]) -> int:
     """Run a command on software GPUs of its own; they end with it.
 
     The command takes the place of this process: its exit code, signals and terminal are its own.
     """
     places = Places.from_env(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="milligpu-softgpu-"))
-    start_daemon(folder, places.cache, Fleet(devices, model, memory), watch=os.getpid())
+    start_daemon(folder, places.cache, Fleet(devices, model, memory, speed), watch=os.getpid())
     environment = {**os.environ, **client_environment(folder, os.environ)}
     try:
         os.execvpe(argv[0], argv, environment)
@@ -96,14 +113,14 @@ def exec_(devices: int | None, memory: int | None, model: str, argv: tuple[str, 
 
 @command.command()
 @_fleet_options
-def up(devices: int | None, memory: int | None, model: str) -> None:
+def up(devices: int | None, memory: int | None, model: str, speed: float) -> None:
     """Start software GPUs that stay until `down`."""
     places = Places.from_env(os.environ)
     if is_running(places.folder):
         raise BadRequest(
             "softgpu", "up", "no software GPU yet", hint="end the running one with: milligpu softgpu down"
         )
-    start_daemon(places.folder, places.cache, Fleet(devices, model, memory))
+    start_daemon(places.folder, places.cache, Fleet(devices, model, memory, speed))
     click.echo(f"{describe(read_fleet(model, devices))}; use with: eval $(milligpu softgpu env)")
 
 
@@ -141,6 +158,10 @@ def status(output: Format) -> None:
         for card in cards
     ]
     show_table(["GPU", "NAME", "UUID", "MEMORY", "PROCESSES"], rows, right=["MEMORY"])
+    for card in cards:
+        if late := card["late"]["launches"]:
+            worst = card["late"]["worst_ns"] / 1e6
+            click.echo(f"GPU {card['index']}: the CPU was too late for {late} launches, at worst by {worst:.1f} ms")
 
 
 @command.command()

@@ -41,15 +41,16 @@ class Compiled:
 class CompileService:
     """Compiles each module once, however many ask for it at the same time."""
 
-    def __init__(self, folder: Path) -> None:
-        self._cache = CompileCache(folder, f"{compiler_fingerprint()} {_source_digest()}")
+    def __init__(self, folder: Path, *, timed: bool = False) -> None:
+        self._timed = timed
+        self._cache = CompileCache(folder, f"{compiler_fingerprint()} {_source_digest()} timed={timed}")
         self._pool = _pool()
         self._running: dict[str, asyncio.Task[tuple[Status, str]]] = {}
         self._descriptors: dict[str, int] = {}
 
     def warm_up(self) -> None:
         """Start the compilers now, so that the first module does not wait for them."""
-        self._pool.submit(_compiler)
+        self._pool.submit(_compiler, self._timed)
 
     async def compile(self, ptx: bytes) -> Compiled:
         """The code of a module: from the cache, or made now."""
@@ -74,7 +75,9 @@ class CompileService:
 
     async def _make(self, key: str, ptx: bytes) -> tuple[Status, str]:
         try:
-            status, answer = await asyncio.get_running_loop().run_in_executor(self._pool, _compile, ptx)
+            status, answer = await asyncio.get_running_loop().run_in_executor(
+                self._pool, _compile, ptx, self._timed
+            )
         except BrokenProcessPool:
             self._pool = _pool()
             return Status.INVALID_PTX, "the compiler failed on this module"
@@ -96,17 +99,17 @@ def _die_with_parent() -> None:
 
 
 @cache
-def _compiler() -> Compiler:
-    return Compiler()
+def _compiler(timed: bool) -> Compiler:
+    return Compiler(timed=timed)
 
 
-def _compile(ptx: bytes) -> tuple[Status, bytes | str]:
+def _compile(ptx: bytes, timed: bool) -> tuple[Status, bytes | str]:
     try:
         text = ptx.decode("ascii")
     except UnicodeDecodeError as error:
         return Status.INVALID_PTX, f"ptxas: not text at byte {error.start}"
     try:
-        return Status.SUCCESS, _compiler().compile(text)
+        return Status.SUCCESS, _compiler(timed).compile(text)
     except UnsupportedVersion as error:
         return Status.UNSUPPORTED_PTX_VERSION, f"ptxas: {error.message}"
     except BadPtx as error:

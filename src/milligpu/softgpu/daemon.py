@@ -101,7 +101,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if watched is not None:
         loop.add_reader(watched, stop.set)
-    compiler = CompileService(settings.cache)
+    compiler = CompileService(settings.cache, timed=settings.speed > 0)
     compiler.warm_up()
     managed = [
         Management(card, account, Activity(settings.speed))

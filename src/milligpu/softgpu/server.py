@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import struct
@@ -26,6 +27,7 @@ class CardServer:
         self._management = management
         self._account = management.account
         self._activity = management.activity
+        self._late = 0
         self._compiler = compiler
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -59,6 +61,7 @@ class CardServer:
             self._account.disconnect(client)
             for slot in client.slots:
                 self._activity.close(slot)
+            self._log_lateness()
 
     async def _answer(self, connection: socket.socket, client: Client, kind: int, body: bytes) -> None:
         if kind == Kind.COMPILE:
@@ -93,6 +96,17 @@ class CardServer:
                 return (Status.SUCCESS if account.release(client, size) else Status.INVALID_VALUE), b""
             case _:
                 return Status.INVALID_VALUE, b""
+
+    def _log_lateness(self) -> None:
+        late = self._activity.lateness()
+        if late.count > self._late:
+            self._late = late.count
+            logging.getLogger(__name__).warning(
+                "GPU %d: the CPU was too late for %d launches, at worst by %.1f ms",
+                self._account.index,
+                late.count,
+                late.worst / 1e6,
+            )
 
     def _open_context(self, client: Client) -> tuple[Status, bytes]:
         slot = self._activity.open(client.pid)

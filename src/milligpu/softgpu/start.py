@@ -45,6 +45,8 @@ class Fleet:
     devices: int | None
     model: str
     memory: int | None
+    speed: float = 0.0
+    """Of modelled time, as a multiple of the card's own; 0 is real time."""
 
 
 def is_running(folder: Path) -> bool:
@@ -65,6 +67,8 @@ def start_daemon(folder: Path, cache: Path, fleet: Fleet, *, watch: int | None =
         command += ["--devices", str(fleet.devices)]
     if fleet.memory is not None:
         command += ["--memory", str(fleet.memory)]
+    if fleet.speed:
+        command += ["--speed", str(fleet.speed)]
     if watch is not None:
         command += ["--watch", str(watch)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

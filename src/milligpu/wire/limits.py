@@ -21,8 +21,8 @@ FRAME_US = 100_000
 # magic, version, sequence, gpu count, heartbeat ns, grant generation, priority, padding to 64.
 _HEADER = struct.Struct("<IIIIQQI28x")
 # uuid, milli, limit, memory cap; then on a cache line of their own what the arbiter changes: lease until ns,
-# lease generation, slot start us, slot length us, policy, padding to 128.
-_ENTRY = struct.Struct(f"<{UUID_MAX + 1}sIIQQQIII36x")
+# lease generation, slot start us, slot length us, policy, the arbiter's flags, context bytes, padding to 128.
+_ENTRY = struct.Struct(f"<{UUID_MAX + 1}sIIQQQIII4xQ24x")
 
 assert _HEADER.size == 64
 assert _ENTRY.size == 128
@@ -46,6 +46,8 @@ class GpuLimits:
     slot_length_us: int = 0
     lease_until_ns: int = 0
     lease_generation: int = 0
+    context_bytes: int = 0
+    """What each context takes of the card: a process cannot measure it on a card that others use, the agent can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def encode_limits(page: LimitsPage) -> bytes:
             gpu.slot_start_us,
             gpu.slot_length_us,
             _POLICY_CODES[gpu.policy],
+            gpu.context_bytes,
         )
     return bytes(out)
 
@@ -103,11 +106,13 @@ def decode_limits(data: bytes) -> LimitsPage:
 
 
 def _gpu(data: bytes, offset: int) -> GpuLimits:
-    uuid, milli, limit, cap, until, generation, start, length, policy = _ENTRY.unpack_from(data, offset)
+    uuid, milli, limit, cap, until, generation, start, length, policy, context = _ENTRY.unpack_from(data, offset)
     if policy not in _POLICIES:
         raise BadRequest("policy", policy, "1, 2 or 3")
     text = uuid.rstrip(b"\0").decode("ascii", "replace")
-    return GpuLimits(text, Milli(milli), Milli(limit), cap, _POLICIES[policy], start, length, until, generation)
+    return GpuLimits(
+        text, Milli(milli), Milli(limit), cap, _POLICIES[policy], start, length, until, generation, context
+    )
 
 
 def _check_limits(page: LimitsPage) -> None:

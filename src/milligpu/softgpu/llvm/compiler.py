@@ -17,7 +17,8 @@ from milligpu.softgpu.ptx.parse import parse
 class Compiler:
     """Compiles modules one after the other; make one per process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, timed: bool = False) -> None:
+        self._timed = timed
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         target = llvm.Target.from_default_triple()
@@ -31,7 +32,7 @@ class Compiler:
 
     def compile(self, ptx: str) -> bytes:
         """The object file, or `BadPtx`."""
-        ir = module_ir(parse(ptx))
+        ir = module_ir(parse(ptx), timed=self._timed)
         try:
             module = llvm.parse_assembly(ir, llvm.create_context())
         except RuntimeError as error:

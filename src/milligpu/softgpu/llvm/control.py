@@ -1,7 +1,8 @@
 """Branches, calls and what ends a thread."""
 
 from milligpu.softgpu.llvm.table import instruction
-from milligpu.softgpu.llvm.writer import ENVIRONMENT_VALUES, Writer
+from milligpu.softgpu.llvm.work import note_work, sleep
+from milligpu.softgpu.llvm.writer import Writer
 from milligpu.softgpu.ptx.syntax import Group, Instruction, Name
 
 # Functions of the device's own library that a kernel may call, and what runs them.
@@ -25,6 +26,7 @@ def _branch(w: Writer, ins: Instruction) -> None:
 @instruction("ret", "exit")
 def _leave(w: Writer, ins: Instruction) -> None:
     if ins.opcode == "exit" and not w.function.entry:
+        note_work(w)
         w.intrinsic("sg_exit", "void", ("ptr", "%fiber"))
         w.needs_fibers = True
     w.do("ret void")
@@ -36,7 +38,13 @@ def _trap(w: Writer, ins: Instruction) -> None:  # noqa: ARG001
     w.intrinsic("sg_trap", "void")
 
 
-@instruction("nanosleep", "pmevent", "griddepcontrol", "setmaxnreg")
+@instruction("nanosleep")
+def _sleep(w: Writer, ins: Instruction) -> None:
+    """Advice in real time; time that passes on a modelled card."""
+    sleep(w, w.bits(w.operand(ins, 0), 32))
+
+
+@instruction("pmevent", "griddepcontrol", "setmaxnreg")
 def _nothing(w: Writer, ins: Instruction) -> None:
     """Advice to the hardware's scheduler."""
 
@@ -55,7 +63,7 @@ def _call(w: Writer, ins: Instruction) -> None:
     if target in _BUILTIN:
         _call_builtin(w, target, len(results), places)
         return
-    passed = ", ".join([ENVIRONMENT_VALUES, *(f"ptr {place}" for place in places)])
+    passed = ", ".join([*w.shared.environment, *(f"ptr {place}" for place in places)])
     if w.register(target) is not None:
         w.indirect_calls = True
         w.do(f"call void {w.emit(f'inttoptr i64 {w.bits(names[0], 64)} to ptr')}({passed})")

@@ -4,7 +4,8 @@ from milligpu.softgpu.llvm import arithmetic, control, convert, logic, memory, w
 from milligpu.softgpu.llvm.control import label
 from milligpu.softgpu.llvm.special import SHARED
 from milligpu.softgpu.llvm.table import HANDLERS
-from milligpu.softgpu.llvm.writer import ENVIRONMENT, Scope, Shared, Writer
+from milligpu.softgpu.llvm.work import with_counts
+from milligpu.softgpu.llvm.writer import TICK, Scope, Shared, Writer
 from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
 from milligpu.softgpu.ptx.syntax import (
     Close,
@@ -60,9 +61,10 @@ def text(w: Writer) -> str:
     """The function as LLVM IR."""
     kinds = entry_parameters(w.function) if w.function.entry else ["ptr"] * _count(w.function)
     extra = [f"{kind} %p.{at}" for at, kind in enumerate(kinds)]
-    head = f'define internal void @"f.{w.function.name}"({", ".join((*ENVIRONMENT, *extra))})'
+    head = f'define internal void @"f.{w.function.name}"({", ".join((*w.shared.environment, *extra))})'
     inline = " alwaysinline" if w.function.entry and not w.needs_fibers else ""
-    return "\n".join([f"{head} nounwind{inline} {{", *w.slots, "  br label %body", "body:", *w.lines, "}", ""])
+    lines = with_counts(["body:", *w.lines]) if w.shared.timed else ["body:", *w.lines]
+    return "\n".join([f"{head} nounwind{inline} {{", *w.slots, "  br label %body", *lines, "}", ""])
 
 
 def _count(function: Function) -> int:
@@ -99,6 +101,8 @@ def _statement(w: Writer, statement: Statement, labels: set[str], targets: dict[
     match statement:
         case Instruction():
             w.line = statement.line
+            if w.shared.timed:
+                w.lines.append(TICK)
             _guarded(w, statement, labels, targets)
         case Label():
             w.begin(label(statement.name))

@@ -2,18 +2,19 @@
 
 from milligpu.softgpu.llvm.function import entry_parameters, parameter_offsets, text, write_function
 from milligpu.softgpu.llvm.special import BLOCK, BLOCK_BYTES, PARAMETERS
-from milligpu.softgpu.llvm.writer import ENVIRONMENT, ENVIRONMENT_VALUES, STATIC_SHARED, Shared, Writer
+from milligpu.softgpu.llvm.work import FIBER_COUNTS, LOOP_COUNTS, NO_COUNTS
+from milligpu.softgpu.llvm.writer import STATIC_SHARED, Shared, Writer
 from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
 from milligpu.softgpu.ptx.syntax import Function, Literal, Module, Name, Variable
 
 # Of `struct sg_image` in `abi.h`; part of the compile cache's key.
-IMAGE_VERSION = 1
+IMAGE_VERSION = 2
 # What a kernel may be given, from CUDA 12.1 on.
 _MOST_PARAMETER_BYTES = 32764
 
 # A kernel whose threads never meet: all threads of a block, one after the other.
 _LOOP = f"""define hidden void @"k.$NAME$"(
-    ptr noalias nonnull readonly dereferenceable({BLOCK_BYTES}) %block, ptr %mem) nounwind {{
+    ptr noalias nonnull $READONLY$dereferenceable({BLOCK_BYTES}) %block, ptr %mem) nounwind {{
   %at.x = getelementptr i8, ptr %block, i64 {BLOCK}
   %at.y = getelementptr i8, ptr %block, i64 {BLOCK + 4}
   %at.z = getelementptr i8, ptr %block, i64 {BLOCK + 8}
@@ -21,6 +22,7 @@ _LOOP = f"""define hidden void @"k.$NAME$"(
   %n.y = load i32, ptr %at.y, !invariant.load !0
   %n.z = load i32, ptr %at.z, !invariant.load !0
 $PARAMETERS$
+$BEGIN$
   br label %z.loop
 z.loop:
   %tidz = phi i32 [0, %0], [%z.next, %z.end]
@@ -34,7 +36,9 @@ y.loop:
 x.loop:
   %tidx = phi i32 [0, %y.loop], [%x.next, %x.loop]
   %linear = add i32 %start, %tidx
+  $BEFORE$
   call void @"f.$NAME$"($ARGUMENTS$)
+  $AFTER$
   %x.next = add nuw nsw i32 %tidx, 1
   %x.more = icmp ult i32 %x.next, %n.x
   br i1 %x.more, label %x.loop, label %y.end
@@ -47,14 +51,15 @@ z.end:
   %z.more = icmp ult i32 %z.next, %n.z
   br i1 %z.more, label %z.loop, label %done
 done:
+$END$
   ret void
 }}
 """
 
 
-def module_ir(module: Module) -> str:
-    """The text that LLVM compiles."""
-    shared = Shared(module)
+def module_ir(module: Module, *, timed: bool = False) -> str:
+    """The text that LLVM compiles; `timed` code counts what its threads do."""
+    shared = Shared(module, timed)
     for variable in module.variables.values():
         if variable.space == "shared":
             shared.place_shared(variable)
@@ -125,14 +130,19 @@ def _initial(value: Literal | Name, variable: Variable, module: Module) -> str:
 
 def _entry(writer: Writer) -> list[str]:
     """What the runtime calls: one thread on its fiber, or a loop over all threads of a block."""
-    name = writer.function.name
+    name, environment = writer.function.name, writer.shared.environment
     loads, values = _parameter_loads(writer.function)
     if writer.needs_fibers:
-        head = f'define hidden void @"k.{name}"({", ".join(ENVIRONMENT)}) nounwind {{'
-        call = f'  call void @"f.{name}"({", ".join([ENVIRONMENT_VALUES, *values])})'
-        return [head, *loads, call, "  ret void", "}", ""]
-    arguments = ", ".join([ENVIRONMENT_VALUES.replace("%fiber", "null"), *values])
+        head = f'define hidden void @"k.{name}"({", ".join(environment[:7])}) nounwind {{'
+        call = f'  call void @"f.{name}"({", ".join([*environment, *values])})'
+        begin, end = FIBER_COUNTS if writer.shared.timed else ("", "")
+        if writer.shared.timed:
+            writer.shared.intrinsics["sg_work"] = "declare void @sg_work(ptr, i64, i64)"
+        return [head, *loads, begin, call, end, "  ret void", "}", ""]
+    arguments = ", ".join([*environment, *values]).replace("%fiber", "null")
     loop = _LOOP.replace("$NAME$", name).replace("$PARAMETERS$", "\n".join(loads))
+    for place, text_there in (LOOP_COUNTS if writer.shared.timed else NO_COUNTS).items():
+        loop = loop.replace(place, text_there)
     return [loop.replace("$ARGUMENTS$", arguments)]
 
 

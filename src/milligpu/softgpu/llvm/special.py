@@ -1,9 +1,10 @@
 """Special registers: where a thread finds out who it is. Offsets mirror `struct sg_block` in `abi.h`."""
 
+from milligpu.softgpu.llvm.work import clock
 from milligpu.softgpu.llvm.writer import STATIC_SHARED, Writer
 
 GRID, BLOCK, INDEX, THREADS, DYNAMIC_SHARED, SHARED, PARAMETERS = 0, 12, 24, 36, 40, 48, 56
-BLOCK_BYTES = 64
+BLOCK_BYTES = 104
 # Each worker has this much address space for a block's shared memory; more than any card offers.
 SHARED_WINDOW = 1 << 20
 _AXES = {".x": 0, ".y": 1, ".z": 2}
@@ -59,9 +60,9 @@ def _other(w: Writer, name: str) -> tuple[str, int]:
             return word(w, DYNAMIC_SHARED), 32
         case "%total_smem_size":
             return w.emit(f"add i32 {word(w, DYNAMIC_SHARED)}, {STATIC_SHARED}"), 32
-        case "%clock" | "%clock64" | "%clock_hi" | "%globaltimer" | "%globaltimer_lo":
-            value = w.intrinsic("sg_clock", "i64")
-            return (w.emit(f"lshr i64 {value}, 32") if name == "%clock_hi" else value), 64
+        case "%clock" | "%clock64" | "%clock_hi" | "%globaltimer" | "%globaltimer_lo" | "%globaltimer_hi":
+            value = clock(w, cycles=name.startswith("%clock"))
+            return (w.emit(f"lshr i64 {value}, 32") if name.endswith("_hi") else value), 64
         case "%gridid":
             return "0", 64
         case _:

@@ -18,8 +18,9 @@ from milligpu.softgpu.ptx.syntax import (
 from milligpu.softgpu.ptx.types import B32, Kind, Type
 
 # What every function receives: see `native/softgpu/abi.h`.
-ENVIRONMENT = ("ptr %block", "ptr %mem", "i32 %tidx", "i32 %tidy", "i32 %tidz", "i32 %linear", "ptr %fiber")
-ENVIRONMENT_VALUES = ", ".join(ENVIRONMENT)
+_ENVIRONMENT = ("ptr %block", "ptr %mem", "i32 %tidx", "i32 %tidy", "i32 %tidz", "i32 %linear", "ptr %fiber")
+# Where an instruction begins, in code that counts them; each basic block's ticks become one addition.
+TICK = "  ;tick"
 
 # Stands for the size of all static shared variables, behind which the extern ones begin; known at the end.
 STATIC_SHARED = "$STATIC_SHARED$"
@@ -48,9 +49,16 @@ class Shared:
     """What all functions of a module share while they are written."""
 
     module: Module
+    timed: bool = False
+    """Whether the code counts what it does, for cards in modelled time."""
     shared_offsets: dict[str, int] = field(default_factory=dict[str, int])
     shared_size: int = 0
     intrinsics: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        """The parameters of every function: who and where the thread is, and what it counts."""
+        return (*_ENVIRONMENT, "ptr %work") if self.timed else _ENVIRONMENT
 
     def place_shared(self, variable: Variable) -> None:
         """Give a shared variable its offset in the block's window; extern arrays come behind all others."""

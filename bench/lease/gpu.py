@@ -1,0 +1,82 @@
+"""A modelled GPU: contexts in slices of 2 ms, round robin; work of one context in order, cut at slices."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bench.lease.clock import MS, Clock
+
+SLICE = 2 * MS
+BUCKET = 100 * MS
+
+
+@dataclass(slots=True)
+class Job:
+    """A piece of work."""
+
+    left: int
+    done: Callable[[], None] | None
+
+
+@dataclass(slots=True)
+class Context:
+    """One process's queue on the GPU."""
+
+    tenant: int
+    queue: deque[Job] = field(default_factory=deque[Job])
+
+
+class Gpu:
+    """Whose work runs when, and how much of it each tenant had, in buckets of 100 ms."""
+
+    def __init__(self, clock: Clock, tenants: int) -> None:
+        self.buckets: list[dict[int, int]] = [{} for _ in range(tenants)]
+        self._clock = clock
+        self._contexts: list[Context] = []
+        self._current = 0
+        self._used = 0
+        self._running = False
+
+    def context(self, tenant: int) -> Context:
+        """A new one."""
+        self._contexts.append(Context(tenant))
+        return self._contexts[-1]
+
+    def submit(self, context: Context, duration: int, done: Callable[[], None] | None) -> None:
+        """Put work at the end of a context's queue."""
+        context.queue.append(Job(duration, done))
+        if not self._running:
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        if not (self._contexts[self._current].queue and self._used < SLICE):
+            count = len(self._contexts)
+            following = ((self._current + step) % count for step in range(1, count + 1))
+            chosen = next((index for index in following if self._contexts[index].queue), None)
+            self._running = chosen is not None
+            if chosen is None:
+                return
+            self._current, self._used = chosen, 0
+        self._running = True
+        part = min(self._contexts[self._current].queue[0].left, SLICE - self._used)
+        self._clock.after(part, lambda: self._finish(part))
+
+    def _finish(self, part: int) -> None:
+        context = self._contexts[self._current]
+        self._used += part
+        self._account(context.tenant, self._clock.now - part, self._clock.now)
+        head = context.queue[0]
+        head.left -= part
+        if not head.left:
+            context.queue.popleft()
+            if head.done is not None:
+                head.done()
+        self._dispatch()
+
+    def _account(self, tenant: int, start: int, end: int) -> None:
+        buckets = self.buckets[tenant]
+        while start < end:
+            bucket = start // BUCKET
+            stop = min(end, (bucket + 1) * BUCKET)
+            buckets[bucket] = buckets.get(bucket, 0) + stop - start
+            start = stop

@@ -1,0 +1,171 @@
+"""The pure parts of `native/lease`, as Python sees them. Sizes are checked against the library's own."""
+
+import ctypes
+from functools import cache
+
+from milligpu.native import library
+
+TENANTS = 64
+ACTIVE, NEAR, DRAINED, SOON = 1, 2, 4, 8
+CONTENDED = 2
+OVERLAP = 150_000
+GO, FULL, OUTSIDE = range(3)
+
+
+class Account(ctypes.Structure):
+    """`struct lease_account`."""
+
+    _fields_ = (
+        ("weight", ctypes.c_double),
+        ("request", ctypes.c_double),
+        ("limit", ctypes.c_double),
+        ("priority", ctypes.c_int32),
+        ("used", ctypes.c_uint32),
+        ("demand", ctypes.c_uint32),
+        ("suspect", ctypes.c_uint32),
+        ("admitted", ctypes.c_uint32),
+        ("virtual_time", ctypes.c_double),
+        ("tokens", ctypes.c_double),
+        ("debt", ctypes.c_double),
+        ("touched", ctypes.c_int64),
+        ("active_at", ctypes.c_int64),
+        ("charged", ctypes.c_int64),
+        ("waited", ctypes.c_int64),
+        ("throttled", ctypes.c_int64),
+    )
+
+
+class Accounts(ctypes.Structure):
+    """`struct lease_accounts`."""
+
+    _fields_ = (("floor", ctypes.c_double), ("of", Account * TENANTS))
+
+
+class Words(ctypes.Structure):
+    """`struct mg_gpu_limits`: where leases are written."""
+
+    _fields_ = (
+        ("before", ctypes.c_char * 64),
+        ("until", ctypes.c_uint64),
+        ("generation", ctypes.c_uint64),
+        ("slot_start_us", ctypes.c_uint32),
+        ("slot_length_us", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32 * 8),
+    )
+
+
+class Tenant(ctypes.Structure):
+    """`struct lease_tenant`."""
+
+    _fields_ = (
+        ("words", ctypes.POINTER(Words)),
+        ("present", ctypes.c_uint32),
+        ("active", ctypes.c_uint32),
+        ("near", ctypes.c_uint32),
+        ("drained", ctypes.c_uint32),
+    )
+
+
+class Gpu(ctypes.Structure):
+    """`struct lease_gpu`."""
+
+    _fields_ = (
+        ("accounts", Accounts),
+        ("tenants", Tenant * TENANTS),
+        ("holder", ctypes.c_int),
+        ("draining", ctypes.c_int),
+        ("lender", ctypes.c_int),
+        ("parked", ctypes.c_int),
+        ("until", ctypes.c_int64),
+        ("charge_from", ctypes.c_int64),
+        ("decide_at", ctypes.c_int64),
+        ("silent_at", ctypes.c_int64),
+        ("retry_at", ctypes.c_int64),
+        ("wake", ctypes.c_uint64),
+        ("turns", ctypes.c_uint64),
+    )
+
+
+class Member(ctypes.Structure):
+    """`struct lease_member`."""
+
+    _fields_ = (
+        ("present", ctypes.c_uint32),
+        ("active", ctypes.c_uint32),
+        ("near", ctypes.c_uint64),
+        ("drained", ctypes.c_uint64),
+    )
+
+
+class Message(ctypes.Structure):
+    """`struct lease_message`."""
+
+    _fields_ = (
+        ("gpu", ctypes.c_uint8),
+        ("state", ctypes.c_uint8),
+        ("reserved", ctypes.c_uint16),
+        ("generation", ctypes.c_uint32),
+        ("stamp", ctypes.c_int64),
+    )
+
+
+class Pace(ctypes.Structure):
+    """`struct pace`."""
+
+    _fields_ = (
+        ("pieces", ctypes.c_uint32),
+        ("estimate", ctypes.c_int64),
+        ("oldest", ctypes.c_int64),
+        ("since", ctypes.c_int64),
+        ("frame", ctypes.c_int64),
+        ("credit", ctypes.c_int64),
+    )
+
+
+class Gaps(ctypes.Structure):
+    """`struct pace_gaps`."""
+
+    _fields_ = (("often", ctypes.c_double), ("usual", ctypes.c_double))
+
+
+class Estimates(ctypes.Structure):
+    """`struct pace_estimates`."""
+
+    _fields_ = (("kinds", ctypes.c_byte * (1024 * 16)),)
+
+
+@cache
+def core() -> ctypes.CDLL:
+    """The library, its functions described."""
+    loaded = ctypes.CDLL(str(library("libmilligpu-arbiter.so")))
+    mirrored = [ctypes.sizeof(each) for each in (Account, Tenant, Gpu, Member, Message)]
+    if list((ctypes.c_uint32 * 5).in_dll(loaded, "lease_sizes")) != mirrored:
+        raise TypeError(f"the structures of native/lease have other sizes than {mirrored}")
+    integer, number, address = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+    loaded.lease_choose.argtypes = (address, number, integer, number, address)
+    loaded.lease_charge.argtypes = (address, integer, number, number, integer)
+    loaded.lease_admit.argtypes = (address, integer, number)
+    loaded.lease_touch.argtypes = (address, number, integer)
+    loaded.lease_configure.argtypes = (address, integer, integer, integer, integer, number)
+    loaded.lease_quantum.restype = number
+    loaded.lease_gpu_configure.argtypes = (address, integer, integer, integer, integer, integer, number)
+    loaded.lease_gpu_remove.argtypes = (address, integer, number)
+    loaded.lease_gpu_say.argtypes = (address, integer, address, address, number)
+    loaded.lease_gpu_leave.argtypes = (address, integer, address, number)
+    loaded.lease_gpu_timer.argtypes = (address, number)
+    loaded.lease_gpu_settle.argtypes = (address, number)
+    loaded.lease_gpu_due.restype = number
+    loaded.pace_estimate.argtypes = (address, address, ctypes.c_uint64)
+    loaded.pace_estimate.restype = number
+    loaded.pace_learn.argtypes = (address, address, ctypes.c_uint64, ctypes.c_double)
+    loaded.pace_left.argtypes = (address, number)
+    loaded.pace_left.restype = number
+    loaded.pace_look_at.argtypes = (address, number)
+    loaded.pace_look_at.restype = number
+    loaded.pace_gate.argtypes = (address, number, number, ctypes.c_uint, number, address)
+    loaded.pace_slot.argtypes = (address, number, ctypes.c_uint32, ctypes.c_uint32, number, address)
+    loaded.pace_gap.argtypes = (address, number)
+    loaded.pace_hold.restype = number
+    return loaded

@@ -1,0 +1,1 @@
+"""The limits library's generated part."""

@@ -1,0 +1,183 @@
+/* Plain memory: linear, pitched, managed, imported; and what a program is told about it. */
+#include "enforce.h"
+
+/* ---- allocating ---- */
+API cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
+{
+    struct charge charge;
+    CUresult status = charge_begin(&charge, "cuMemAlloc", size);
+    if (status)
+        return status;
+    status = cudaapi_real.cuMemAlloc_v2(pointer, size);
+    return charge_end(charge, status, HOLDING_POINTER, status ? 0 : *pointer);
+}
+
+API cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size)
+{
+    struct charge charge;
+    CUresult status = charge_begin(&charge, "cuMemAlloc", size);
+    if (status)
+        return status;
+    status = cudaapi_real.cuMemAlloc(pointer, size);
+    return charge_end(charge, status, HOLDING_POINTER, status ? 0 : *pointer);
+}
+
+API cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
+{
+    struct charge charge;
+    CUresult status = charge_begin(&charge, "cuMemAllocManaged", size);
+    if (status)
+        return status;
+    status = cudaapi_real.cuMemAllocManaged(pointer, size, flags);
+    return charge_end(charge, status, HOLDING_POINTER, status ? 0 : *pointer);
+}
+
+/* How wide the driver makes a row is known afterwards: first the least it can be, then what it is. */
+static CUresult pitched(struct charge charge, CUresult status, CUdeviceptr pointer, uint64_t pitch, uint64_t height)
+{
+    uint64_t whole = account_round(pitch * height);
+    if (!status && charge.gpu >= 0 && whole > charge.bytes) {
+        struct charge more;
+        status = charge_begin_on(&more, "cuMemAllocPitch", charge.gpu, whole - charge.bytes);
+        if (status)
+            cudaapi_real.cuMemFree_v2(pointer);
+        else
+            charge.bytes = whole;
+    }
+    return charge_end(charge, status, HOLDING_POINTER, pointer);
+}
+
+API cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    struct charge charge;
+    uint64_t least;
+    if (__builtin_mul_overflow((uint64_t)width, (uint64_t)height, &least))
+        least = UINT64_MAX;
+    CUresult status = charge_begin(&charge, "cuMemAllocPitch", least);
+    if (status)
+        return status;
+    status = cudaapi_real.cuMemAllocPitch_v2(pointer, pitch, width, height, element);
+    return pitched(charge, status, status ? 0 : *pointer, status ? 0 : *pitch, height);
+}
+
+API cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+{
+    struct charge charge;
+    CUresult status = charge_begin(&charge, "cuMemAllocPitch", (uint64_t)width * height);
+    if (status)
+        return status;
+    status = cudaapi_real.cuMemAllocPitch(pointer, pitch, width, height, element);
+    return pitched(charge, status, status ? 0 : *pointer, status ? 0 : *pitch, height);
+}
+
+/* ---- freeing ---- */
+API cuMemFree_v2(CUdeviceptr pointer)
+{
+    CUresult status = GIVE_BACK(HOLDING_POINTER, pointer, cudaapi_real.cuMemFree_v2(pointer));
+    pools_refresh(); /* it may have been a pool's */
+    return status;
+}
+
+API cuMemFree(CUdeviceptr_v1 pointer)
+{
+    CUresult status = GIVE_BACK(HOLDING_POINTER, pointer, cudaapi_real.cuMemFree(pointer));
+    pools_refresh();
+    return status;
+}
+
+/* ---- imports: what another process allocated stays allocated while we have it open, whoever paid for it ---- */
+static CUresult opened(CUresult status, CUdeviceptr pointer)
+{
+    struct charge charge;
+    size_t size = 0;
+    if (status)
+        return status;
+    if (cudaapi_real.cuMemGetAddressRange_v2(0, &size, pointer))
+        size = 0;
+    status = size ? charge_begin(&charge, "cuIpcOpenMemHandle", size) : CUDA_ERROR_NOT_SUPPORTED;
+    if (status) {
+        cudaapi_real.cuIpcCloseMemHandle(pointer);
+        return status;
+    }
+    return charge_end(charge, CUDA_SUCCESS, HOLDING_IMPORT, pointer);
+}
+
+API cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+{
+    CUresult status = cudaapi_real.cuIpcOpenMemHandle_v2(pointer, handle, flags);
+    return opened(status, status ? 0 : *pointer);
+}
+
+API cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+{
+    CUresult status = cudaapi_real.cuIpcOpenMemHandle(pointer, handle, flags);
+    return opened(status, status ? 0 : *pointer);
+}
+
+API cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+    return GIVE_BACK(HOLDING_IMPORT, pointer, cudaapi_real.cuIpcCloseMemHandle(pointer));
+}
+
+API cuImportExternalMemory(CUexternalMemory *made, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *wanted)
+{
+    struct charge charge;
+    CUresult status = charge_begin(&charge, "cuImportExternalMemory", wanted ? wanted->size : 0);
+    if (status)
+        return status;
+    status = cudaapi_real.cuImportExternalMemory(made, wanted);
+    return charge_end(charge, status, HOLDING_EXTERNAL, status ? 0 : (uintptr_t)*made);
+}
+
+API cuDestroyExternalMemory(CUexternalMemory memory)
+{
+    return GIVE_BACK(HOLDING_EXTERNAL, memory, cudaapi_real.cuDestroyExternalMemory(memory));
+}
+
+/* ---- what a program is told ---- */
+static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+API cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    size_t card_free, card_total;
+    CUresult status = cudaapi_real.cuMemGetInfo_v2(&card_free, &card_total);
+    int gpu = current_gpu();
+    if (status || gpu < 0)
+        return status ? status : CUDA_ERROR_INVALID_CONTEXT;
+    pools_refresh();
+    uint64_t cap = account_cap((unsigned)gpu), used = account_used((unsigned)gpu);
+    if (available)
+        *available = smaller(card_free, used < cap ? cap - used : 0);
+    if (total)
+        *total = smaller(card_total, cap);
+    return CUDA_SUCCESS;
+}
+
+API cuMemGetInfo(unsigned *available, unsigned *total)
+{
+    size_t wide_available, wide_total;
+    CUresult status = cuMemGetInfo_v2(&wide_available, &wide_total);
+    if (!status && available)
+        *available = (unsigned)smaller(wide_available, UINT32_MAX);
+    if (!status && total)
+        *total = (unsigned)smaller(wide_total, UINT32_MAX);
+    return status;
+}
+
+API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    CUresult status = cudaapi_real.cuDeviceTotalMem_v2(bytes, device);
+    int gpu = device_gpu(device);
+    if (!status)
+        *bytes = gpu < 0 ? 0 : smaller(*bytes, account_cap((unsigned)gpu));
+    return status;
+}
+
+API cuDeviceTotalMem(unsigned *bytes, CUdevice device)
+{
+    size_t wide = 0;
+    CUresult status = cuDeviceTotalMem_v2(&wide, device);
+    if (!status && bytes)
+        *bytes = (unsigned)smaller(wide, UINT32_MAX);
+    return status;
+}

@@ -1,0 +1,154 @@
+#include "outstanding.h"
+
+/* A batch is closed with an event when it holds this much work. */
+#define BATCH_NS INT64_C(100000)
+/* An end that was seen this much too late is no measurement. */
+#define SEEN_LATE_NS INT64_C(50000)
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- events ---- */
+
+static CUevent take_event(struct outstanding *all, CUcontext context) {
+    CUevent event = NULL;
+    for (unsigned i = all->spares; i-- > 0;) {
+        if (all->spare[i].context != context) continue;
+        event = all->spare[i].event;
+        all->spare[i] = all->spare[--all->spares];
+        return event;
+    }
+    CUcontext current = NULL;
+    all->driver->context_get(&current);
+    if (current != context && all->driver->context_push(context) != CUDA_SUCCESS) return NULL;
+    if (all->driver->event_create(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) event = NULL;
+    if (current != context) all->driver->context_pop(&current);
+    return event;
+}
+
+static void give_event(struct outstanding *all, CUevent event, CUcontext context) {
+    if (!event || all->spares == SPARE_EVENTS) return;
+    all->spare[all->spares].event = event;
+    all->spare[all->spares++].context = context;
+}
+
+/* The end of the batch, marked in its stream. A launch that is being captured does not run: nothing to mark. */
+static int mark_end(struct outstanding *all, struct batch *batch) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult status = all->driver->stream_capturing(batch->stream, &capturing);
+    if (status == CUDA_SUCCESS && capturing != CU_STREAM_CAPTURE_STATUS_NONE) return -1;
+    if (status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_SUPPORTED) return 0;
+    if (all->driver->stream_context(batch->stream, &batch->context) != CUDA_SUCCESS) return 0;
+    CUevent event = take_event(all, batch->context);
+    if (event && all->driver->event_record(event, batch->stream) == CUDA_SUCCESS) batch->event = event;
+    return 0;
+}
+
+/* ---- what is there ---- */
+
+static struct batch *newest(struct outstanding *all) {
+    return all->count ? &all->ring[(all->first + all->count - 1) % BATCHES] : NULL;
+}
+
+/* The running one is the first of the ring, or else the open one. */
+static void settle(struct outstanding *all) {
+    const struct batch *running = all->count ? &all->ring[all->first] : &all->open;
+    all->pace.oldest = running->pieces ? running->estimate : 0;
+}
+
+static void close_batch(struct outstanding *all) {
+    if (all->count == BATCHES) return; /* it stays open, and goes on growing */
+    struct batch *before = newest(all);
+    struct batch batch = all->open;
+    all->open.pieces = 0;
+    batch.follows = before && before->stream == batch.stream;
+    if (mark_end(all, &batch)) {
+        all->pace.pieces -= batch.pieces;
+        all->pace.estimate -= batch.estimate;
+        return;
+    }
+    all->ring[(all->first + all->count++) % BATCHES] = batch;
+}
+
+static void count_piece(struct batch *batch, const void *key, uint64_t count, int64_t estimate) {
+    for (unsigned i = 0; i < batch->kinds; i++) {
+        if (batch->of[i].key != key) continue;
+        batch->of[i].count += count;
+        batch->of[i].estimate += estimate;
+        return;
+    }
+    batch->of[batch->kinds].key = key;
+    batch->of[batch->kinds].count = count;
+    batch->of[batch->kinds++].estimate = estimate;
+}
+
+void outstanding_add(struct outstanding *all, const void *key, uint64_t bytes, int64_t estimate, CUstream stream,
+                     int64_t now) {
+    struct batch *open = &all->open;
+    if (open->pieces && open->stream != stream) close_batch(all);
+    if (!open->pieces) *open = (struct batch){.stream = stream, .submitted = now, .seen_running = now};
+    if (!all->pace.pieces) all->pace.since = now;
+    all->ended = 0;
+    open->pieces++;
+    open->estimate += estimate;
+    all->pace.pieces++;
+    all->pace.estimate += estimate;
+    count_piece(open, key, bytes ? bytes : 1, estimate);
+    if (open->estimate >= BATCH_NS || open->kinds == BATCH_KINDS) close_batch(all);
+    settle(all);
+}
+
+/* How long it ran, or 0 when that is not known. Between two events the driver knows; else it is what was seen, if it
+ * was seen in time or is at least less than what was thought. */
+static int64_t measure(struct outstanding *all, const struct batch *batch, int64_t now, int fresh) {
+    float milliseconds;
+    if (batch->event && batch->follows && all->last.event && all->last.context == batch->context &&
+        all->driver->event_elapsed(&milliseconds, all->last.event, batch->event) == CUDA_SUCCESS)
+        return (int64_t)(milliseconds * 1e6F);
+    int64_t ran = now - most(batch->submitted, all->pace.since);
+    if (batch->event && now - batch->seen_running <= most(SEEN_LATE_NS, ran / 10)) return ran;
+    if (fresh && ran < batch->estimate) return ran;
+    /* Much longer than thought, and nobody watched: the next one gets an event. */
+    return fresh && !batch->event && ran > 4 * batch->estimate ? BATCH_NS : 0;
+}
+
+static void learn(struct outstanding *all, const struct batch *batch, int64_t ran) {
+    for (unsigned i = 0; ran > 0 && i < batch->kinds; i++) {
+        double share = batch->estimate ? (double)batch->of[i].estimate / (double)batch->estimate : 1.0 / batch->kinds;
+        pace_learn(&all->estimates, batch->of[i].key, batch->of[i].count, (double)ran * share);
+    }
+}
+
+static void forget_first(struct outstanding *all, int64_t now, int fresh) {
+    struct batch *batch = &all->ring[all->first];
+    int64_t ran = measure(all, batch, now, fresh);
+    learn(all, batch, ran);
+    give_event(all, all->last.event, all->last.context);
+    all->last.event = batch->event;
+    all->last.context = batch->context;
+    all->pace.since = ran ? most(batch->seen_running, least(now, all->pace.since + ran)) : now;
+    all->pace.pieces -= batch->pieces;
+    all->pace.estimate -= batch->estimate;
+    all->first = (all->first + 1) % BATCHES;
+    all->count--;
+}
+
+static int has_ended(struct outstanding *all, struct batch *batch, int64_t now) {
+    int running = batch->event ? all->driver->event_query(batch->event) == CUDA_ERROR_NOT_READY
+                               : now < all->pace.since + batch->estimate;
+    if (running) batch->seen_running = now;
+    return !running;
+}
+
+void outstanding_look(struct outstanding *all, int64_t now, int fresh) {
+    if (!all->pace.pieces) return;
+    while (all->count && has_ended(all, &all->ring[all->first], now)) forget_first(all, now, fresh);
+    if (!all->count && all->open.pieces && (fresh || has_ended(all, &all->open, now))) {
+        if (fresh) learn(all, &all->open, measure(all, &all->open, now, fresh));
+        all->pace.pieces -= all->open.pieces;
+        all->pace.estimate -= all->open.estimate;
+        all->open.pieces = 0;
+    }
+    if (!all->pace.pieces) all->ended = now;
+    settle(all);
+}

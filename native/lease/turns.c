@@ -1,0 +1,404 @@
+#include "turns.h"
+
+#include <string.h>
+
+/* A lease that nobody else wants is renewed this seldom, and ended early when somebody comes. */
+#define ALONE (200 * LEASE_MS)
+/* How long before its end a lease is extended: the holder must not run dry waiting for the news. */
+#define LEAD (1 * LEASE_MS)
+/* A holder that says nothing this long after its end loses the GPU. */
+#define DEADLINE (100 * LEASE_MS)
+/* How far back a tenant's time stamp may reach: it should be free of our delay, and not of its own work. */
+#define STAMP_REACH (300 * LEASE_US)
+/* A successor whose predecessor drained late still gets a useful turn. */
+#define TURN_LEAST (200 * LEASE_US)
+/* A tenant that is behind its share by more than this keeps its turn through its gaps. */
+#define LENDER_BEHIND (5 * LEASE_MS)
+/* A parked lease has no end; the heartbeat bounds it. */
+#define PARKED (3600 * 1000 * LEASE_MS)
+
+static int64_t latest(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t earliest(int64_t a, int64_t b) { return a < b ? a : b; }
+
+void lease_gpu_init(struct lease_gpu *gpu) {
+    memset(gpu, 0, sizeof *gpu);
+    gpu->holder = gpu->draining = gpu->lender = -1;
+    gpu->decide_at = gpu->silent_at = gpu->retry_at = LEASE_NEVER;
+}
+
+/* ---- the words of the page ---- */
+
+static void store_until(struct lease_tenant *tenant, int64_t until) {
+    __atomic_store_n(&tenant->words->lease_until_ns, (uint64_t)until, __ATOMIC_RELEASE);
+}
+
+/* News for the tenant: a new generation, in which none of its processes has said anything yet. */
+static void announce(struct lease_gpu *gpu, int who, int64_t until) {
+    struct lease_tenant *tenant = &gpu->tenants[who];
+    store_until(tenant, until);
+    __atomic_store_n(&tenant->words->lease_generation, tenant->words->lease_generation + 1, __ATOMIC_RELEASE);
+    tenant->near = tenant->drained = 0;
+    gpu->wake |= UINT64_C(1) << who;
+}
+
+static int others_wait(const struct lease_gpu *gpu, int who) {
+    for (int i = 0; i < LEASE_TENANTS; i++) {
+        const struct lease_account *account = &gpu->accounts.of[i];
+        if (i != who && account->used && account->demand && !account->suspect) return 1;
+    }
+    return 0;
+}
+
+static int beside_higher(const struct lease_gpu *gpu, int who) {
+    for (int i = 0; i < LEASE_TENANTS; i++) {
+        const struct lease_account *account = &gpu->accounts.of[i];
+        if (account->used && gpu->tenants[i].present && account->priority > gpu->accounts.of[who].priority) return 1;
+    }
+    return 0;
+}
+
+/* Flags change without news: they are read with the next launch. */
+static void show_flags(struct lease_gpu *gpu) {
+    for (int i = 0; i < LEASE_TENANTS; i++) {
+        if (!gpu->accounts.of[i].used) continue;
+        uint32_t flags = beside_higher(gpu, i) ? LEASE_BESIDE_HIGHER : 0;
+        if (i == gpu->holder && gpu->lender >= 0) flags |= LEASE_BESIDE_HIGHER;
+        if (others_wait(gpu, i)) flags |= LEASE_CONTENDED;
+        __atomic_store_n(&gpu->tenants[i].words->lease_flags, flags, __ATOMIC_RELAXED);
+    }
+}
+
+/* ---- time ---- */
+
+static void touch_all(struct lease_gpu *gpu, int64_t now) {
+    for (int i = 0; i < LEASE_TENANTS; i++)
+        if (gpu->accounts.of[i].used) lease_touch(&gpu->accounts.of[i], now, i == gpu->holder && !gpu->parked);
+}
+
+/* Charges whoever is due up to now: the one that drains comes before the one that holds. */
+static void charge_until(struct lease_gpu *gpu, int64_t now) {
+    int who = gpu->draining >= 0 ? gpu->draining : gpu->holder;
+    if (who >= 0 && !gpu->parked) lease_charge(&gpu->accounts, who, now - gpu->charge_from, now, who == gpu->holder);
+    gpu->charge_from = latest(gpu->charge_from, now);
+}
+
+static int choose(struct lease_gpu *gpu, int64_t now, int64_t pending, int64_t *retry) {
+    touch_all(gpu, now);
+    return lease_choose(&gpu->accounts, now, pending ? gpu->holder : -1, pending, retry);
+}
+
+static int64_t turn_of(struct lease_gpu *gpu, int who) {
+    const struct lease_account *account = &gpu->accounts.of[who];
+    return account->limit >= 1 && !others_wait(gpu, who) ? ALONE : lease_quantum(account);
+}
+
+static void extend(struct lease_gpu *gpu, int64_t until) {
+    gpu->until = until;
+    gpu->decide_at = until - LEAD;
+    gpu->silent_at = LEASE_NEVER;
+    announce(gpu, gpu->holder, until);
+}
+
+/* The holder should come to an end now, in its own time: it says when it is near. */
+static void end_soon(struct lease_gpu *gpu, int64_t until, int64_t now) {
+    gpu->until = until;
+    gpu->decide_at = LEASE_NEVER;
+    gpu->silent_at = latest(until, now) + DEADLINE;
+    announce(gpu, gpu->holder, until);
+}
+
+/* Ends the present turn and starts the next (-1: nobody's). `quiet`: the holder knows already. */
+static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) {
+    int before = gpu->holder;
+    charge_until(gpu, now);
+    gpu->turns++;
+    gpu->draining = -1;
+    gpu->decide_at = gpu->silent_at = LEASE_NEVER;
+    if (before >= 0) {
+        struct lease_tenant *tenant = &gpu->tenants[before];
+        if (tenant->drained < tenant->active && !gpu->parked) gpu->draining = before;
+        if (quiet) store_until(tenant, earliest(gpu->until, now));
+        else announce(gpu, before, now);
+    }
+    gpu->parked = 0;
+    gpu->holder = next;
+    if (next < 0) return;
+    if (gpu->draining >= 0) {
+        gpu->until = gpu->silent_at = now + DEADLINE;
+        announce(gpu, next, gpu->until);
+    } else {
+        extend(gpu, now + turn_of(gpu, next));
+    }
+}
+
+static void try_grant(struct lease_gpu *gpu, int64_t now) {
+    int64_t retry;
+    gpu->retry_at = LEASE_NEVER;
+    if (gpu->holder >= 0 && !gpu->parked) return;
+    int next = choose(gpu, now, 0, &retry);
+    if (next < 0) gpu->retry_at = retry;
+    else if (next != gpu->holder) start_turn(gpu, next, now, 0);
+}
+
+/* The end of a lease is in sight (`near`: the holder's work ends): whose turn is next? */
+static void decide(struct lease_gpu *gpu, int64_t now, int near) {
+    int64_t retry, end = latest(gpu->until, now);
+    int holder = gpu->holder;
+    if (gpu->draining < 0) charge_until(gpu, now);
+    int next = choose(gpu, now, near ? 0 : end - now, &retry);
+    if (gpu->lender >= 0 && gpu->lender != holder && gpu->accounts.of[gpu->lender].demand) next = gpu->lender;
+    if (next == holder) {
+        extend(gpu, end + turn_of(gpu, holder));
+    } else if (near || gpu->tenants[holder].near >= gpu->tenants[holder].active) {
+        gpu->lender = -1;
+        start_turn(gpu, next, now, near);
+        if (next < 0) gpu->retry_at = retry;
+    } else {
+        gpu->decide_at = LEASE_NEVER;
+        gpu->silent_at = end + DEADLINE;
+    }
+}
+
+/* ---- what tenants do ---- */
+
+/* What a tenant's time stamp is worth. */
+static int64_t believed(const struct lease_gpu *gpu, int64_t stamp, int64_t now) {
+    return latest(gpu->charge_from, earliest(now, latest(stamp, now - STAMP_REACH)));
+}
+
+static void on_drained(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
+    int64_t when = believed(gpu, stamp, now);
+    charge_until(gpu, when);
+    gpu->draining = -1;
+    gpu->silent_at = LEASE_NEVER;
+    if (gpu->holder < 0) try_grant(gpu, now);
+    else extend(gpu, latest(now + TURN_LEAST, when + turn_of(gpu, gpu->holder)));
+}
+
+/* The holder has nothing to do. */
+static void on_handback(struct lease_gpu *gpu, int64_t now) {
+    int64_t retry;
+    int holder = gpu->holder;
+    charge_until(gpu, now);
+    gpu->draining = -1;
+    gpu->lender = -1;
+    int next = choose(gpu, now, 0, &retry);
+    if (next >= 0 || gpu->accounts.of[holder].limit < 1) {
+        start_turn(gpu, next, now, 0);
+        if (next < 0) gpu->retry_at = retry;
+        return;
+    }
+    gpu->parked = 1;
+    gpu->decide_at = gpu->silent_at = LEASE_NEVER;
+    gpu->retry_at = retry;
+    gpu->until = now + PARKED;
+    announce(gpu, holder, gpu->until);
+}
+
+static int choose_another(struct lease_gpu *gpu, int64_t now) {
+    int64_t retry;
+    struct lease_account *mine = &gpu->accounts.of[gpu->holder];
+    uint32_t demand = mine->demand;
+    mine->demand = 0;
+    int next = choose(gpu, now, 0, &retry);
+    mine->demand = demand;
+    return next;
+}
+
+/* The holder is, or soon will be, between two synchronous calls: somebody else may use the gap, unless the holder is
+ * behind. */
+static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
+    int holder = gpu->holder;
+    const struct lease_account *mine = &gpu->accounts.of[holder];
+    if (gpu->draining >= 0 || gpu->lender >= 0) return;
+    charge_until(gpu, mine->demand ? now : believed(gpu, stamp, now));
+    int next = choose_another(gpu, now);
+    if (next < 0) return;
+    if ((gpu->accounts.of[next].virtual_time - mine->virtual_time) * mine->weight > LENDER_BEHIND) return;
+    gpu->charge_from = now; /* the news took the rest of the time: nobody had the GPU */
+    start_turn(gpu, next, now, 0);
+    gpu->lender = holder;
+}
+
+static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
+    int64_t retry;
+    int holder = gpu->holder;
+    if (gpu->draining < 0) charge_until(gpu, now); /* whoever comes starts from where the others are now */
+    lease_admit(&gpu->accounts, who, now);
+    if (holder == who) return;
+    if (holder < 0 || gpu->parked) {
+        try_grant(gpu, now);
+        return;
+    }
+    const struct lease_account *mine = &gpu->accounts.of[who], *other = &gpu->accounts.of[holder];
+    if (gpu->lender == who) {
+        charge_until(gpu, now);
+        gpu->draining = -1;
+        if ((mine->virtual_time - other->virtual_time) * mine->weight <= LENDER_BEHIND) end_soon(gpu, now, now);
+        else gpu->lender = -1;
+        return;
+    }
+    int higher = mine->priority > other->priority;
+    if (!higher && (gpu->draining >= 0 || gpu->until - now <= 3 * LEASE_QUANTUM / 2)) return;
+    int next = choose(gpu, now, 0, &retry);
+    if (next == who && higher) {
+        gpu->lender = -1;
+        start_turn(gpu, who, now, 0);
+    } else if (!higher) {
+        if (next == who) end_soon(gpu, now, now);
+        else extend(gpu, now + LEASE_QUANTUM);
+    }
+}
+
+/* A parked lease is used again. */
+static void on_unpark(struct lease_gpu *gpu, int64_t now) {
+    gpu->parked = 0;
+    gpu->charge_from = now;
+    extend(gpu, now + turn_of(gpu, gpu->holder));
+}
+
+static void on_silence(struct lease_gpu *gpu, int64_t now) {
+    gpu->silent_at = LEASE_NEVER;
+    if (gpu->draining >= 0) {
+        gpu->accounts.of[gpu->draining].suspect = 1;
+        on_drained(gpu, now, now);
+        return;
+    }
+    int64_t retry;
+    gpu->accounts.of[gpu->holder].suspect = 1;
+    gpu->lender = -1;
+    int next = choose(gpu, now, 0, &retry);
+    start_turn(gpu, next, now, 0);
+    if (next < 0) gpu->retry_at = retry;
+}
+
+/* ---- processes ---- */
+
+static void count(struct lease_tenant *tenant, struct lease_member *member, int by) {
+    uint64_t generation = tenant->words->lease_generation;
+    if (!member->active) return;
+    tenant->active += (uint32_t)by;
+    if (member->near == generation) tenant->near += (uint32_t)by;
+    if (member->drained == generation) tenant->drained += (uint32_t)by;
+}
+
+static void note(struct lease_tenant *tenant, struct lease_member *member, unsigned state, int current) {
+    uint64_t generation = tenant->words->lease_generation;
+    count(tenant, member, -1);
+    member->active = (state & LEASE_ACTIVE) != 0;
+    if (current) {
+        member->near = state & LEASE_NEAR ? generation : 0;
+        member->drained = state & LEASE_DRAINED ? generation : 0;
+    }
+    count(tenant, member, 1);
+}
+
+/* What the tenant as a whole says, after one of its processes said `state`. */
+static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp, int64_t now) {
+    struct lease_account *account = &gpu->accounts.of[who];
+    struct lease_tenant *tenant = &gpu->tenants[who];
+    int before = (int)account->demand, idle = tenant->active == 0;
+    account->suspect = 0;
+    lease_touch(account, now, gpu->holder == who && !gpu->parked);
+    account->demand = !idle;
+    if (!idle && !before) on_demand(gpu, who, now);
+    if (idle) account->admitted = 0;
+    if (gpu->draining == who && tenant->drained >= tenant->active) on_drained(gpu, stamp, now);
+    if (gpu->holder != who) return;
+    if (gpu->parked) {
+        if (!idle) on_unpark(gpu, now);
+    } else if (idle) {
+        if (state & LEASE_SOON) on_gap(gpu, stamp, now);
+        else on_handback(gpu, now);
+    } else if (tenant->near >= tenant->active) {
+        if (state & LEASE_SOON) on_gap(gpu, stamp, now);
+        else decide(gpu, now, 1);
+    }
+}
+
+void lease_gpu_join(struct lease_gpu *gpu, int who, struct lease_member *member) {
+    memset(member, 0, sizeof *member);
+    member->present = 1;
+    gpu->tenants[who].present++;
+    show_flags(gpu);
+}
+
+void lease_gpu_say(struct lease_gpu *gpu, int who, struct lease_member *member, const struct lease_message *message,
+                   int64_t now) {
+    struct lease_tenant *tenant = &gpu->tenants[who];
+    int current = message->generation == (uint32_t)tenant->words->lease_generation;
+    note(tenant, member, message->state, current);
+    follow(gpu, who, message->state, message->stamp, now);
+    show_flags(gpu);
+}
+
+void lease_gpu_leave(struct lease_gpu *gpu, int who, struct lease_member *member, int64_t now) {
+    if (!member->present) return;
+    note(&gpu->tenants[who], member, 0, 0);
+    member->present = 0;
+    gpu->tenants[who].present--;
+    follow(gpu, who, 0, now, now);
+    show_flags(gpu);
+}
+
+/* ---- tenants ---- */
+
+int lease_gpu_add(struct lease_gpu *gpu, struct mg_gpu_limits *words) {
+    for (int i = 0; i < LEASE_TENANTS; i++) {
+        if (gpu->accounts.of[i].used) continue;
+        memset(&gpu->accounts.of[i], 0, sizeof gpu->accounts.of[i]);
+        memset(&gpu->tenants[i], 0, sizeof gpu->tenants[i]);
+        gpu->tenants[i].words = words;
+        announce(gpu, i, 0); /* whatever an arbiter before us had granted */
+        return i;
+    }
+    return -1;
+}
+
+void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned milli, unsigned limit,
+                         unsigned priority, int64_t now) {
+    struct lease_account *account = &gpu->accounts.of[who];
+    if (account->used) lease_touch(account, now, gpu->holder == who && !gpu->parked);
+    lease_configure(account, policy, milli, limit, priority, now);
+    if (gpu->holder == who && !gpu->parked && gpu->until > now + LEASE_QUANTUM && gpu->draining < 0) {
+        charge_until(gpu, now);
+        extend(gpu, now + LEASE_QUANTUM);
+    }
+    show_flags(gpu);
+}
+
+void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
+    if (gpu->holder == who || gpu->draining == who) charge_until(gpu, now);
+    if (gpu->lender == who) gpu->lender = -1;
+    gpu->accounts.of[who].used = 0;
+    announce(gpu, who, 0);
+    if (gpu->holder == who) {
+        gpu->holder = gpu->draining = gpu->lender = -1;
+        gpu->parked = 0;
+        gpu->decide_at = gpu->silent_at = LEASE_NEVER;
+        try_grant(gpu, now);
+    } else if (gpu->draining == who) {
+        on_drained(gpu, now, now);
+    }
+    show_flags(gpu);
+}
+
+void lease_gpu_settle(struct lease_gpu *gpu, int64_t now) {
+    charge_until(gpu, now);
+    touch_all(gpu, now);
+}
+
+int64_t lease_gpu_due(const struct lease_gpu *gpu) {
+    return earliest(gpu->silent_at, earliest(gpu->decide_at, gpu->retry_at));
+}
+
+void lease_gpu_timer(struct lease_gpu *gpu, int64_t now) {
+    if (gpu->silent_at <= now) on_silence(gpu, now);
+    if (gpu->decide_at <= now) decide(gpu, now, 0);
+    if (gpu->retry_at <= now) try_grant(gpu, now);
+    show_flags(gpu);
+}
+
+/* For those who mirror the structures in another language. */
+const uint32_t lease_sizes[] = {sizeof(struct lease_account), sizeof(struct lease_tenant), sizeof(struct lease_gpu),
+                                sizeof(struct lease_member), sizeof(struct lease_message)};

@@ -1,0 +1,102 @@
+"""The whole policy on a modelled GPU with a virtual clock: shares, hand-overs, accidents."""
+
+import pytest
+
+from bench.lease.cases import CASES, LATENCY_ALONE, LATENCY_BESIDE, Case, Outcome, run, sliding, train
+from bench.lease.clients import Policy, Requests, Tenant
+from bench.lease.clock import MS, US, Clock, S
+from bench.lease.gpu import Gpu
+from bench.lease.lease import BEST_EFFORT, FIXED, Lease
+
+BY_NAME = {case.name: case for case in CASES}
+
+
+def leases(clock: Clock, _gpu: Gpu, tenants: list[Tenant]) -> Lease:
+    return Lease(clock, tenants)
+
+
+def outcome(name: str) -> Outcome:
+    return run(BY_NAME[name], leases, seconds=12, warm=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["70/30", "50/30/20", "4x25", "0.1 ms against 20 ms", "graphs", "8 processes against 1", "on and off"]
+)
+def test_shares_are_held_within_a_point_and_the_gpu_does_not_idle(name: str) -> None:
+    result = outcome(name)
+    assert result.error < 1
+    assert result.idle < 0.5
+
+
+def test_a_fixed_share_alone_stays_at_its_share() -> None:
+    assert outcome("fixed 30 alone").error < 1
+
+
+def test_a_synchronous_client_gets_its_share_because_others_use_its_gaps() -> None:
+    assert outcome("synchronous, 1 ms and 0.2 ms gaps").error < 2
+
+
+def test_requests_of_a_high_priority_wait_for_one_kernel_of_the_other_at_most() -> None:
+    waits: list[float] = []
+    for case in (LATENCY_ALONE, LATENCY_BESIDE):
+        result = run(case, leases, seconds=20)
+        process = result.tenants[0].processes[0]
+        assert isinstance(process, Requests)
+        latencies = sorted(process.latencies)
+        waits.append(latencies[len(latencies) * 99 // 100])
+        if case is LATENCY_BESIDE:
+            assert result.shares[1] > 0.9 * (100 - result.shares[0])
+    assert waits[1] - waits[0] < 1.3 * MS
+
+
+def test_a_resize_takes_effect_within_a_second() -> None:
+    gpus: list[Gpu] = []
+
+    def maker(clock: Clock, gpu: Gpu, tenants: list[Tenant]) -> Lease:
+        gpus.append(gpu)
+        return Lease(clock, tenants)
+
+    def resize(clock: Clock, policy: Policy, tenants: list[Tenant]) -> None:
+        assert isinstance(policy, Lease)
+
+        def change() -> None:
+            for tenant, share in zip(tenants, (0.2, 0.8), strict=True):
+                tenant.share = share
+                policy.configure(tenant)
+
+        clock.at(2 * S, change)
+
+    run(BY_NAME["70/30"], maker, seconds=4, during=resize)
+    assert sliding(gpus[0].buckets[0], 1, 2, width=1) == pytest.approx([70], abs=2)
+    assert sliding(gpus[0].buckets[0], 3, 4, width=1) == pytest.approx([20], abs=2)
+
+
+def test_a_tenant_that_hangs_costs_the_other_a_fraction_of_a_second() -> None:
+    def hang(clock: Clock, policy: Policy, tenants: list[Tenant]) -> None:
+        assert isinstance(policy, Lease)
+        victim = tenants[0].processes[0]
+        victim.wake = lambda: None  # type: ignore[method-assign]
+        clock.at(2 * S, lambda: policy.silence(victim))
+
+    case = Case("hang", (0.7, 0.3), ([train(MS)], [train(MS)]))
+    result = run(case, leases, seconds=4, warm=3, during=hang)
+    assert result.shares[1] > 99
+
+
+def test_without_an_arbiter_everyone_stays_in_its_slot_and_nobody_is_faster() -> None:
+    def kill(clock: Clock, policy: Policy, _tenants: list[Tenant]) -> None:
+        assert isinstance(policy, Lease)
+        clock.at(S, policy.die)
+
+    for kernel in (MS, 100 * US, 30 * MS):
+        case = Case("dead", (0.7, 0.3), ([train(kernel)], [train(MS)]))
+        result = run(case, leases, seconds=12, warm=2, during=kill)
+        assert result.shares[0] < 71
+        assert result.shares[1] < 31
+        assert result.shares[1] > 28
+
+
+def test_policies_differ_where_a_tenant_is_alone() -> None:
+    case = Case("alone", (0.3, 0.7), ([train(MS)], []), wanted=(1, 0))
+    assert run(case, lambda c, _g, t: Lease(c, t, BEST_EFFORT), seconds=3, warm=1).shares[0] > 99
+    assert run(case, lambda c, _g, t: Lease(c, t, FIXED), seconds=3, warm=1).shares[0] < 31

@@ -1,0 +1,255 @@
+"""The turns of one GPU, event by event, with a virtual clock."""
+
+import ctypes
+
+import pytest
+
+from bench.lease import native
+from bench.lease.clock import MS, US, S
+from bench.lease.lease import BEST_EFFORT, FIXED, NEVER
+from bench.lease.native import ACTIVE, DRAINED, NEAR
+
+core = native.core()
+WANT = ACTIVE | NEAR | DRAINED
+
+
+class Machine:
+    """One GPU, tenants with one process each."""
+
+    def __init__(self) -> None:
+        self.gpu = native.Gpu()
+        self.now = S
+        self.words: list[native.Words] = []
+        self.members: list[native.Member] = []
+        core.lease_gpu_init(ctypes.byref(self.gpu))
+
+    def tenant(self, milli: int, limit: int = 1000, priority: int = 0, policy: int = BEST_EFFORT) -> int:
+        words, member = native.Words(), native.Member()
+        self.words.append(words)
+        self.members.append(member)
+        who = core.lease_gpu_add(ctypes.byref(self.gpu), ctypes.byref(words))
+        self.configure(who, milli, limit, priority, policy)
+        core.lease_gpu_join(ctypes.byref(self.gpu), who, ctypes.byref(member))
+        return who
+
+    def configure(
+        self, who: int, milli: int, limit: int = 1000, priority: int = 0, policy: int = BEST_EFFORT
+    ) -> None:
+        core.lease_gpu_configure(ctypes.byref(self.gpu), who, policy, milli, limit, priority, self.now)
+
+    def say(self, who: int, state: int, stamp: int | None = None, generation: int | None = None) -> None:
+        about: int = self.words[who].generation if generation is None else generation
+        message = native.Message(0, state, 0, about & 0xFFFFFFFF, self.now if stamp is None else stamp)
+        member = ctypes.byref(self.members[who])
+        core.lease_gpu_say(ctypes.byref(self.gpu), who, member, ctypes.byref(message), self.now)
+
+    def die(self, who: int) -> None:
+        core.lease_gpu_leave(ctypes.byref(self.gpu), who, ctypes.byref(self.members[who]), self.now)
+
+    def advance(self, until: int) -> None:
+        while (due := core.lease_gpu_due(ctypes.byref(self.gpu))) <= until:
+            self.now = max(self.now, due)
+            core.lease_gpu_timer(ctypes.byref(self.gpu), self.now)
+        self.now = until
+
+    def holds(self, who: int) -> bool:
+        return self.words[who].until > self.now
+
+    def charged(self, who: int) -> int:
+        core.lease_gpu_settle(ctypes.byref(self.gpu), self.now)
+        return self.gpu.accounts.of[who].charged
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def test_whoever_asks_first_gets_an_idle_gpu_and_is_woken(machine: Machine) -> None:
+    who = machine.tenant(500)
+    generation = machine.words[who].generation
+    machine.gpu.wake = 0
+    machine.say(who, WANT)
+    assert machine.holds(who)
+    assert machine.words[who].generation > generation
+    assert machine.gpu.wake == 1 << who
+
+
+def test_a_lease_that_nobody_else_wants_goes_on_by_itself(machine: Machine) -> None:
+    who = machine.tenant(500)
+    machine.say(who, WANT)
+    for _ in range(10):
+        machine.advance(machine.now + 500 * MS)
+        assert machine.holds(who)
+
+
+def test_only_one_tenant_may_launch_after_the_other_drained(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.advance(machine.now + 50 * MS)
+    assert not machine.holds(second), "its predecessor has not said that it is near its end"
+    machine.say(first, ACTIVE | NEAR)
+    assert machine.holds(second)
+    assert not machine.holds(first)
+
+
+def test_the_overrun_is_the_leavers_and_not_the_successors(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.advance(machine.now + 5 * MS)
+    machine.say(first, ACTIVE | NEAR)
+    machine.now += 15 * MS
+    machine.say(first, ACTIVE | NEAR | DRAINED)
+    assert machine.charged(first) == 20 * MS
+    assert machine.charged(second) == 0
+
+
+def test_a_time_stamp_cannot_move_a_charge_far_back(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.say(first, ACTIVE | NEAR)
+    machine.now += 50 * MS
+    machine.say(first, ACTIVE | NEAR | DRAINED, stamp=S)
+    assert machine.charged(first) >= 49 * MS
+
+
+def test_a_holder_that_says_nothing_loses_the_gpu_by_deadline(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    start = machine.now
+    while not machine.holds(second):
+        machine.advance(machine.now + MS)
+        assert machine.now < start + 200 * MS
+    machine.advance(machine.now + 500 * MS)
+    assert machine.gpu.accounts.of[first].suspect
+    machine.say(second, ACTIVE | NEAR | DRAINED)
+    machine.advance(machine.now + MS)
+    assert machine.holds(second), "a suspect gets no turn"
+    machine.say(first, WANT)
+    machine.say(second, ACTIVE | NEAR | DRAINED)
+    machine.advance(machine.now + MS)
+    assert not machine.gpu.accounts.of[first].suspect
+    assert machine.holds(first), "it spoke again"
+
+
+def test_a_holder_that_dies_hands_over_at_once(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.die(first)
+    assert machine.holds(second)
+    assert not machine.holds(first)
+
+
+def test_one_that_dies_while_draining_does_not_hold_up_its_successor(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.say(first, ACTIVE | NEAR)
+    machine.now += MS
+    machine.die(first)
+    machine.now += MS
+    assert machine.charged(second) == MS
+
+
+def test_a_higher_priority_gets_the_gpu_at_once(machine: Machine) -> None:
+    low, high = machine.tenant(500), machine.tenant(500, priority=1)
+    machine.say(low, WANT)
+    machine.advance(machine.now + MS)
+    machine.say(high, WANT)
+    assert machine.holds(high)
+    assert not machine.holds(low)
+    assert machine.words[low].flags & 1, "one piece of work at a time beside a higher priority"
+
+
+def test_an_idle_holder_keeps_a_parked_lease_and_pays_only_for_use(machine: Machine) -> None:
+    who = machine.tenant(500)
+    machine.say(who, WANT)
+    machine.advance(machine.now + 10 * MS)
+    machine.say(who, NEAR | DRAINED)
+    machine.advance(machine.now + 1000 * MS)
+    assert machine.holds(who)
+    assert machine.charged(who) == 10 * MS
+    machine.say(who, ACTIVE)
+    machine.advance(machine.now + 5 * MS)
+    assert machine.charged(who) == 15 * MS
+
+
+def test_a_parked_lease_is_taken_by_whoever_comes(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(first, NEAR | DRAINED)
+    machine.say(second, WANT)
+    assert machine.holds(second)
+    assert not machine.holds(first)
+
+
+def test_a_fixed_share_waits_for_its_tokens_although_nobody_else_is_there(machine: Machine) -> None:
+    who = machine.tenant(300, policy=FIXED)
+    machine.say(who, WANT)
+    held = 0
+    for _ in range(10_000):
+        machine.advance(machine.now + 100 * US)
+        if machine.holds(who):
+            held += 1
+        else:
+            machine.say(who, WANT)
+    assert held / 10_000 == pytest.approx(0.3, abs=0.01)
+
+
+def test_old_news_are_not_taken_for_new_ones(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    before = machine.words[first].generation
+    machine.say(second, WANT)
+    machine.say(first, ACTIVE | NEAR | DRAINED, generation=before - 1)
+    assert machine.holds(first), "that was said about the lease before"
+
+
+def test_a_removed_tenant_has_no_lease_and_the_next_one_goes_on(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.die(first)
+    core.lease_gpu_remove(ctypes.byref(machine.gpu), first, machine.now)
+    assert machine.words[first].until == 0
+    assert machine.holds(second)
+
+
+def test_a_new_share_holds_from_the_next_turn_on(machine: Machine) -> None:
+    who = machine.tenant(1000)
+    machine.say(who, WANT)
+    machine.advance(machine.now + MS)
+    machine.configure(who, 200, policy=FIXED)
+    assert machine.words[who].until <= machine.now + 20 * MS
+
+
+def test_more_tenants_than_a_gpu_has_room_for_are_refused(machine: Machine) -> None:
+    for _ in range(native.TENANTS):
+        machine.tenant(10)
+    words = native.Words()
+    assert core.lease_gpu_add(ctypes.byref(machine.gpu), ctypes.byref(words)) == -1
+
+
+def test_an_idle_gpu_has_no_timer(machine: Machine) -> None:
+    who = machine.tenant(500)
+    machine.say(who, WANT)
+    machine.say(who, NEAR | DRAINED)
+    assert core.lease_gpu_due(ctypes.byref(machine.gpu)) == NEVER
+
+
+def test_no_tenant_starves_among_many(machine: Machine) -> None:
+    everyone = [machine.tenant(15) for _ in range(native.TENANTS)]
+    for who in everyone:
+        machine.say(who, WANT)
+    turns = dict.fromkeys(everyone, 0)
+    for _ in range(4 * len(everyone)):
+        holder = machine.gpu.holder
+        turns[holder] += 1
+        machine.now += 10 * MS
+        machine.say(holder, ACTIVE | NEAR | DRAINED)
+    assert set(turns.values()) <= {3, 4, 5}
