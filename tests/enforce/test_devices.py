@@ -1,4 +1,4 @@
-"""Which cards a tenant sees, by CUDA and by NVML: its own, under the same numbers, with its share of their memory."""
+"""Which cards a tenant sees, by CUDA and by NVML: its own, under the same numbers, with its share of memory."""
 
 import json
 import os
