@@ -78,7 +78,7 @@ API cuStreamQuery(CUstream handle)
     CUresult status = context_of_stream(handle, &context, &stream);
     if (status)
         return status;
-    status = (CUresult)atomic_load(&context->failure);
+    status = context_status(context);
     if (status)
         return status;
     return stream_completed(stream) >= stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -259,7 +259,7 @@ API cuEventQuery(CUevent handle)
     struct mark *mark = place_of(event);
     if (!mark)
         return CUDA_SUCCESS;
-    status = (CUresult)atomic_load(&mark->stream->context->failure);
+    status = context_status(mark->stream->context);
     if (!status && !mark_reached(mark))
         status = CUDA_ERROR_NOT_READY;
     mark_drop(mark);
