@@ -34,7 +34,8 @@ READY_DEADLINE_S = 60.0
 NAMESPACE = "milligpu"
 CARDS = Path("/run/milligpu/softgpu")
 """Where a node has its cards' sockets."""
-MODEL = "V100-16GB"
+# NVRTC 13 compiles for Ampere and later.
+MODEL = "A100-40GB"
 # Longer than anybody keeps a cluster that is for trying things.
 _TOKEN_DURATION = "8760h"
 _PROGRAM = Path(sys.executable).with_name("milligpu")

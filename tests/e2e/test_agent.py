@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from lightkube.resources.core_v1 import Event, Pod
 
 from devcluster import images
@@ -24,6 +25,7 @@ from tests.e2e.scheduling import grants, overcommitted
 pytestmark = pytest.mark.e2e
 
 NAME = "milligpu"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 MEMORY = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -98,8 +100,18 @@ def test_a_container_sees_the_share_that_was_granted(gpu_node: GpuNode, namespac
     cluster = gpu_node.cluster
     cluster.client.create(cuda_pod("half", 500, MEMORY), namespace=namespace)
     wait_for_phase(cluster, namespace, "half", "Succeeded")
-    assert log_of(cluster, namespace, "half").split() == ["1", "8192"]
+    assert log_of(cluster, namespace, "half").split() == ["1", "20480"]
     cluster.client.delete(Pod, "half", namespace=namespace)
+
+
+def test_the_example_of_half_a_gpu_runs_as_it_says(gpu_node: GpuNode, namespace: str) -> None:
+    cluster = gpu_node.cluster
+    example = yaml.safe_load((EXAMPLES / "half-gpu.yaml").read_text())
+    example["spec"]["template"]["spec"]["schedulerName"] = NAME
+    cluster.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=yaml.safe_dump(example))
+    cluster.kubectl("wait", "--namespace", namespace, "job/half-gpu", "--for=condition=complete", "--timeout=120s")
+    said = cluster.kubectl("logs", "--namespace", namespace, "job/half-gpu")
+    assert "GPU memory that this container sees: 20480 MiB" in said
 
 
 def test_two_share_a_card_and_a_third_waits_until_one_goes(gpu_node: GpuNode, namespace: str) -> None:
@@ -118,7 +130,7 @@ def test_two_share_a_card_and_a_third_waits_until_one_goes(gpu_node: GpuNode, na
     until("a word on why it waits", lambda: told(cluster, namespace, "c") or None, 30)
     cluster.client.delete(Pod, "a", namespace=namespace)
     wait_for_phase(cluster, namespace, "c", "Succeeded")
-    assert log_of(cluster, namespace, "c").split() == ["1", "8192"]
+    assert log_of(cluster, namespace, "c").split() == ["1", "20480"]
 
 
 def test_a_whole_card_has_nothing_of_ours_in_the_way(gpu_node: GpuNode, namespace: str) -> None:
@@ -127,7 +139,7 @@ def test_a_whole_card_has_nothing_of_ours_in_the_way(gpu_node: GpuNode, namespac
     whole = cuda_pod("whole", 1000, program)
     cluster.client.create(whole, namespace=namespace)
     wait_for_phase(cluster, namespace, "whole", "Succeeded")
-    assert log_of(cluster, namespace, "whole").split() == ["1", "16384", "False"]
+    assert log_of(cluster, namespace, "whole").split() == ["1", "40960", "False"]
 
 
 def test_a_pod_that_asked_for_no_gpu_has_none(gpu_node: GpuNode, namespace: str) -> None:
