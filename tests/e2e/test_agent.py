@@ -124,7 +124,7 @@ def test_two_share_a_card_and_a_third_waits_until_one_goes(gpu_node: GpuNode, na
         wait_for_word(cluster, namespace, name, "ready")
     held = grants(cluster, namespace)
     assert held["a"].gpus == held["b"].gpus
-    assert overcommitted(held) == []
+    assert overcommitted(held, mib=40960) == []
     third = cuda_pod("c", 500, MEMORY, annotations=card)
     cluster.client.create(third, namespace=namespace)
     until("a word on why it waits", lambda: told(cluster, namespace, "c") or None, 30)
