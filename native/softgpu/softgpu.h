@@ -14,7 +14,7 @@
 
 /* ---- handles: numbers that can be checked, never pointers that must be trusted ---- */
 enum handle_kind { HANDLE_CONTEXT = 1, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_GRAPH,
-                   HANDLE_NODE, HANDLE_EXEC, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_POOL, HANDLE_KINDS };
+                   HANDLE_NODE, HANDLE_EXEC, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_POOL, HANDLE_LINKER, HANDLE_KINDS };
 void *handle_new(enum handle_kind kind, void *object); /* null when there are too many */
 void *handle_get(enum handle_kind kind, const void *handle);
 void *handle_drop(enum handle_kind kind, const void *handle); /* the object, for its owner to free */
