@@ -74,7 +74,7 @@ def containers(pod: Json) -> Iterator[tuple[str, Kind, Json]]:
 
 
 def _named(spec: Json, key: str) -> Iterator[tuple[str, Json]]:
-    for number, container in enumerate(_list(f"spec.{key}", spec.get(key))):
+    for number, container in enumerate(sequence(f"spec.{key}", spec.get(key))):
         if not _is_mapping(container) or not isinstance(container.get("name"), str):
             raise BadRequest(f"spec.{key}[{number}]", container, "a container with a name")
         yield container["name"], container
@@ -184,7 +184,8 @@ def section(parent: Json, key: str, where: str = "") -> Json:
     return found
 
 
-def _list(where: str, value: object) -> list[object]:
+def sequence(where: str, value: object) -> list[object]:
+    """A part that is a list or absent."""
     if value is None:
         return []
     if not isinstance(value, list):

@@ -77,7 +77,15 @@ class Node(msgspec.Struct):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-Thing = TypeVar("Thing", Pod, Node)
+class Plain(msgspec.Struct):
+    """Any object whose parts are passed on as they came."""
+
+    metadata: Meta
+    spec: msgspec.Raw = _SPEC_NONE
+    status: msgspec.Raw = _SPEC_NONE
+
+
+Thing = TypeVar("Thing", Pod, Node, Plain)
 
 
 class ListMeta(msgspec.Struct):

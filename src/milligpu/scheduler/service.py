@@ -6,24 +6,30 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import structlog
 import uvloop
 
 from milligpu import dialects
+from milligpu.dialects import Settings as Dialects
 from milligpu.kube import config, objects
 from milligpu.kube.api import Api
 from milligpu.kube.watch import All, Changes, Watch
 from milligpu.model.errors import MilligpuError
+from milligpu.model.units import Mib
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
+from milligpu.scheduler.admission import Admission
+from milligpu.scheduler.admission import Settings as AdmissionSettings
 from milligpu.scheduler.binder import Binder
 from milligpu.scheduler.books import Books
 from milligpu.scheduler.extender import BODY_MAX, Extender, failure
 from milligpu.scheduler.leader import Leader, Timing
 from milligpu.scheduler.nominator import Nominator
 from milligpu.scheduler.server import STANDBY, Routes, Tls, error_body, serving
+from milligpu.scheduler.sharepods import SharePods
 from milligpu.scheduler.sight import NodeReader, PodReader
 from milligpu.scheduler.teller import Teller
 
@@ -39,7 +45,8 @@ class Term:
         """`valid` says whether the term still lasts."""
         self._api = api
         self.valid = valid
-        self._pods = PodReader(dialects.read)
+        self._settings = settings
+        self._pods = PodReader(partial(dialects.read, settings=settings.dialects))
         self._nodes = NodeReader()
         self.books = Books(Placer(Snapshot()), now)
         self.extender = Extender(self.books, self._pods)
@@ -48,6 +55,7 @@ class Term:
         self._teller = Teller(api, self.books, self.nominator, settings.identity, now)
         self._to_see = {"pods", "nodes"}
         self._seen_all = asyncio.Event()
+        self._cards: dict[str, Mib] = {}
 
     @property
     def ready(self) -> bool:
@@ -69,6 +77,9 @@ class Term:
             await self._seen_all.wait()
             tasks.create_task(self.nominator.run())
             tasks.create_task(self._teller.run())
+            if self._settings.admission is not None:
+                tasks.create_task(Admission(self._api, self._settings.admission, self._largest_card).run())
+                tasks.create_task(SharePods(self._api).run())
 
     async def filter(self, body: bytes) -> bytes:
         """Answer kube-scheduler once there is room for the bind that will follow."""
@@ -107,10 +118,15 @@ class Term:
             if sight.problem:
                 log.warning("an inventory does not read", node=node.metadata.name, problem=sight.problem)
             self.books.put_node(sight)
+            self._cards[node.metadata.name] = max((gpu.mib for gpu in sight.node.gpus), default=Mib(0))
 
     def _drop_node(self, name: str) -> None:
         self._nodes.forget(name)
+        self._cards.pop(name, None)
         self.books.drop_node(name)
+
+    def _largest_card(self) -> Mib | None:
+        return max(self._cards.values(), default=Mib(0)) or None
 
     async def _follow_pods(self) -> None:
         async for news in Watch(self._api, "/api/v1/pods", objects.Pod).follow():
@@ -160,6 +176,9 @@ class Settings:
     lease: str = "milligpu-scheduler"
     timing: Timing = field(default_factory=Timing)
     tls: Tls | None = None
+    dialects: Dialects = field(default_factory=Dialects)
+    admission: AdmissionSettings | None = None
+    """The webhook, and with it KubeShare's SharePods; None leaves both to somebody else."""
 
 
 class Service:
