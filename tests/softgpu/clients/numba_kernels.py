@@ -206,7 +206,7 @@ def refusals() -> bool:
     """Errors of the driver arrive as numba's own."""
     try:
         cuda.device_array(1 << 50, np.int8)
-    except Exception as error:  # noqa: BLE001 - whatever numba makes of it
+    except Exception as error:
         return "OUT_OF_MEMORY" in str(error)
     return False
 
