@@ -47,7 +47,8 @@ void account_in_child(void);
 
 /* ---- ledger.c: what this process holds, by handle ---- */
 enum holding_kind { HOLDING_POINTER = 1, HOLDING_ARRAY, HOLDING_MIPMAP, HOLDING_EXTERNAL, HOLDING_IMPORT,
-                    HOLDING_CONTEXT, HOLDING_PRIMARY, HOLDING_LIMITS, HOLDING_MODULE, HOLDING_LIBRARY };
+                    HOLDING_CONTEXT, HOLDING_PRIMARY, HOLDING_MODULE, HOLDING_LIBRARY,
+                    HOLDING_LIMITS /* and one more for each CUlimit */ };
 struct holding {
     enum holding_kind kind;
     unsigned gpu;
@@ -94,6 +95,11 @@ bool pools_trim(unsigned gpu);        /* make them let go of what they keep unus
 void pools_before_fork(void);
 void pools_in_parent(void);
 void pools_in_child(void);
+
+/* ---- virtual.c ---- */
+void virtual_before_fork(void);
+void virtual_in_parent(void);
+void virtual_in_child(void);
 
 /* ---- contexts.c ---- */
 void contexts_in_child(void);

@@ -130,6 +130,7 @@ static const char *open_driver(void **driver)
 static void before_fork(void)
 {
     ledger_before_fork();
+    virtual_before_fork();
     pools_before_fork();
     account_before_fork();
 }
@@ -138,6 +139,7 @@ static void in_parent(void)
 {
     account_in_parent();
     pools_in_parent();
+    virtual_in_parent();
     ledger_in_parent();
 }
 
@@ -145,6 +147,7 @@ static void in_child(void)
 {
     account_in_child();
     pools_in_child();
+    virtual_in_child();
     ledger_in_child();
     contexts_in_child();
     devices_in_child();

@@ -24,7 +24,7 @@ static CUresult allocate(size_t size, enum memory_kind kind, void **pointer)
     struct context *context;
     CUresult status = context_current(&context);
     if (!status)
-        status = (CUresult)atomic_load(&context->failure);
+        status = context_status(context);
     if (status)
         return status;
     return pointer ? memory_new(context, size, kind, pointer) : CUDA_ERROR_INVALID_VALUE;

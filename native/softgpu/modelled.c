@@ -300,7 +300,7 @@ static void wait_for(struct stream *stream, struct work *work)
 static void call_host(struct stream *stream, struct work *work)
 {
     settle(stream, work);
-    CUresult failure = (CUresult)atomic_load(&stream->context->failure);
+    CUresult failure = context_status(stream->context);
     if (work->kind == WORK_CALLBACK)
         work->callback.function(work->callback.stream, failure, work->callback.argument);
     else if (!failure)

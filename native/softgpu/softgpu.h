@@ -51,6 +51,7 @@ struct context {
     unsigned long long id;
     _Atomic int failure; /* the sticky error */
     uint32_t slot;       /* of the card's activity page */
+    uint32_t faults;     /* that the card had before */
     pthread_mutex_t account;
     unsigned running;    /* pieces of work on the CPU right now */
     /* The streams and their queues. */
@@ -65,7 +66,8 @@ struct context {
 };
 CUresult context_current(struct context **context);
 CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream);
-void context_fail(struct context *context, CUresult failure);
+void context_fail(struct context *context, CUresult failure); /* its own kernel did something wrong */
+CUresult context_status(struct context *context);             /* the sticky error, also of a card that failed */
 unsigned long long next_id(void);
 
 /* ---- the account of engine time, in real time ---- */

@@ -83,7 +83,7 @@ API cuStreamQuery(CUstream handle)
         return status;
     status = capture_forbids(stream);
     if (!status)
-        status = (CUresult)atomic_load(&context->failure);
+        status = context_status(context);
     if (status)
         return status;
     return stream_completed(stream) >= stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -254,7 +254,7 @@ API cuEventQuery(CUevent handle)
     struct mark *mark = place_of(event);
     if (!mark)
         return CUDA_SUCCESS;
-    status = mark->capture ? CUDA_ERROR_CAPTURED_EVENT : (CUresult)atomic_load(&mark->stream->context->failure);
+    status = mark->capture ? CUDA_ERROR_CAPTURED_EVENT : context_status(mark->stream->context);
     if (!status && !mark_reached(mark))
         status = CUDA_ERROR_NOT_READY;
     mark_drop(mark);

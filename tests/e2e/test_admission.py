@@ -1,8 +1,12 @@
 """Manifests of every dialect on a real API server: admitted in one form, counted, placed, or refused with why."""
 
+import asyncio
 import base64
 import json
+import ssl
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,12 @@ from devcluster.errors import DevclusterError
 from devcluster.wait import until
 from milligpu import dialects
 from milligpu.dialects.templates import pod_of
+from milligpu.kube import config
+from milligpu.kube.api import Api
 from milligpu.model import names
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import ShareRequest
+from milligpu.scheduler.admission import Admission, Settings
 from milligpu.scheduler.config import second_scheduler
 from milligpu.scheduler.webhook_objects import CONFIGURATION, Target, objects
 from tests.e2e.scheduling import SchedulerService, free_port, grant_of, inventory, overcommitted
@@ -32,15 +39,24 @@ NAME = "milligpu-admission"
 DEADLINE_S = 60.0
 
 
+class Admitting(SchedulerService):
+    """The service with a webhook at an address that a configuration already names."""
+
+    def __init__(self, cluster: Cluster, name: str, port: int) -> None:
+        self.webhook_port = port
+        arguments = ("--scheduler-name", NAME, "--webhook-port", str(port), "--lease-seconds", "3")
+        super().__init__(cluster, name, *arguments)
+
+
 @pytest.fixture(scope="module")
-def service(control_plane: Cluster) -> Iterator[SchedulerService]:
+def service(control_plane: Cluster) -> Iterator[Admitting]:
     """The service with its webhook, a kube-scheduler that asks it, and nodes with GPUs, for the module's tests."""
     port = free_port()
     made = objects(Target(url=f"https://127.0.0.1:{port}"))
     manifests = "\n---\n".join(json.dumps(each) for each in made)
     control_plane.kubectl("apply", "-f", "-", stdin=manifests)
-    arguments = ("--scheduler-name", NAME, "--webhook-port", str(port), "--lease-seconds", "3")
-    started = SchedulerService(control_plane, "milligpu-webhook", *arguments).start().wait_ready()
+    started = Admitting(control_plane, "milligpu-webhook", port)
+    started.start().wait_ready()
     control_plane.start_scheduler(second_scheduler(started.url, NAME), NAME)
     nodes = [
         add_nodes(control_plane, 2, "Tesla V100-SXM2-16GB", 16384, {"vgpu.type": "v100-8q-8GB"}),
@@ -127,7 +143,7 @@ def pods_of(found: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_each_dialects_example_gets_what_it_asks_for(
-    path: Path, control_plane: Cluster, namespace: str, service: SchedulerService
+    path: Path, control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     found: list[dict[str, Any]] = list(yaml.safe_load_all(path.read_text()))
     control_plane.kubectl("apply", "-n", namespace, "-f", str(path))
@@ -178,7 +194,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 @pytest.mark.parametrize("said", BAD)
 def test_a_bad_request_is_refused_at_apply_with_how_to_write_it(
-    said: str, control_plane: Cluster, namespace: str, service: SchedulerService
+    said: str, control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     limits, annotations = BAD[said]
     pod = manifest("bad", limits, annotations=annotations)
@@ -196,9 +212,7 @@ def test_a_bad_request_is_refused_at_apply_with_how_to_write_it(
         assert said in str(caught.value)
 
 
-def test_an_ordinary_quota_counts_all_dialects(
-    control_plane: Cluster, namespace: str, service: SchedulerService
-) -> None:
+def test_an_ordinary_quota_counts_all_dialects(control_plane: Cluster, namespace: str, service: Admitting) -> None:
     hard = {"requests.nvidia.com/vgpu": "1000"}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": {"hard": hard}}
     apply(control_plane, namespace, quota)
@@ -218,7 +232,7 @@ def test_an_ordinary_quota_counts_all_dialects(
 
 
 def test_a_container_without_a_share_sees_no_gpu(
-    control_plane: Cluster, namespace: str, service: SchedulerService
+    control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     plain = manifest("plain")
     plain["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
@@ -240,9 +254,7 @@ def exempt(cluster: Cluster, namespace: str) -> bool:
     return "env" not in found["spec"]["containers"][0]
 
 
-def test_what_a_quota_counted_stays_as_it_was(
-    control_plane: Cluster, namespace: str, service: SchedulerService
-) -> None:
+def test_what_a_quota_counted_stays_as_it_was(control_plane: Cluster, namespace: str, service: Admitting) -> None:
     apply(control_plane, namespace, manifest("p", {"aliyun.com/gpu-mem": 2}))
     greedy = 'milligpu.dev/shares={"main":{"mib":16384}}'
     with pytest.raises(DevclusterError, match="stay as they were at admission"):
@@ -251,7 +263,7 @@ def test_what_a_quota_counted_stays_as_it_was(
 
 
 def test_without_the_webhook_only_pods_that_ask_for_gpus_are_held_up(
-    control_plane: Cluster, namespace: str, service: SchedulerService
+    control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     service.process.kill()
     try:
@@ -273,13 +285,48 @@ def test_without_the_webhook_only_pods_that_ask_for_gpus_are_held_up(
     apply(control_plane, namespace, manifest("a", {"nvidia.com/vgpu": 100}))
 
 
-def test_trust_that_was_taken_out_comes_back(control_plane: Cluster, service: SchedulerService) -> None:
+def test_trust_that_was_taken_out_comes_back(control_plane: Cluster, service: Admitting) -> None:
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
         empty = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
         control_plane.kubectl("patch", kind, CONFIGURATION, "--type=json", "-p", json.dumps(empty))
     wait_trusted(control_plane)
     for each in bundles(control_plane):
         assert b"BEGIN CERTIFICATE" in base64.b64decode(each)
+
+
+def test_the_next_certificate_takes_over_without_a_refused_call(control_plane: Cluster, service: Admitting) -> None:
+    service.process.stop()
+    try:
+        seen = asyncio.run(rotate(control_plane, service.webhook_port))
+    finally:
+        service.start().wait_ready()
+    wait_trusted(control_plane)
+    assert len(seen) == 2
+
+
+async def rotate(cluster: Cluster, port: int) -> set[str]:
+    """The certificates that were served, while pods with shares were admitted all the time."""
+    behind = timedelta(days=61)  # a certificate that was made then is due for its next one now
+
+    def now() -> datetime:
+        return datetime.now(UTC) - behind
+
+    seen: set[str] = set()
+    async with Api(config.find(str(cluster.kubeconfig))) as api:
+        running = asyncio.create_task(Admission(api, Settings("127.0.0.1", port), lambda: None, now).run())
+        await asyncio.to_thread(wait_trusted, cluster)
+        behind = timedelta(0)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(seen) < 2:
+                await asyncio.to_thread(dry_run, cluster, {"nvidia.com/vgpu": "1"})
+                seen.add(await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port)))
+        until_alone = datetime.now(UTC) + timedelta(seconds=3)  # by then only the second one serves
+        while datetime.now(UTC) < until_alone:
+            await asyncio.to_thread(dry_run, cluster, {"nvidia.com/vgpu": "1"})
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    return seen
 
 
 # -- SharePods -----------------------------------------------------------------------------------------------------
@@ -309,7 +356,7 @@ def wait_phase(cluster: Cluster, namespace: str, name: str, phase: str) -> dict[
 
 
 def test_a_sharepod_runs_as_a_pod_tells_its_status_and_takes_it_along(
-    control_plane: Cluster, namespace: str, service: SchedulerService
+    control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     apply(control_plane, namespace, sharepod("s"))
     status = wait_phase(control_plane, namespace, "s", "Running")
@@ -325,7 +372,7 @@ def test_a_sharepod_runs_as_a_pod_tells_its_status_and_takes_it_along(
 
 
 def test_sharepods_survive_the_death_of_the_service(
-    control_plane: Cluster, namespace: str, service: SchedulerService
+    control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     apply(control_plane, namespace, sharepod("before"))
     wait_phase(control_plane, namespace, "before", "Running")
@@ -341,7 +388,7 @@ def test_sharepods_survive_the_death_of_the_service(
 
 
 def test_a_sharepods_node_is_the_schedulers_to_find(
-    control_plane: Cluster, namespace: str, service: SchedulerService
+    control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     node = json.loads(control_plane.kubectl("get", "nodes", "-l", "vgpu.type", "-o", "json"))["items"][1]
     name = node["metadata"]["name"]
@@ -351,7 +398,7 @@ def test_a_sharepods_node_is_the_schedulers_to_find(
 
 
 def test_a_sharepod_that_cannot_be_says_why_in_its_status(
-    control_plane: Cluster, namespace: str, service: SchedulerService
+    control_plane: Cluster, namespace: str, service: Admitting
 ) -> None:
     with pytest.raises(DevclusterError, match=r"kubeshare/gpu_request='1.5': want a fraction"):
         apply(control_plane, namespace, sharepod("bad", "1.5"))

@@ -26,10 +26,14 @@ Tenants = Callable[..., rig.Tenant]
 
 
 @pytest.fixture
-def tenant(cards: rig.Cards, tmp_path: Path) -> Tenants:
+def tenant(cards: rig.Cards, tmp_path: Path) -> Iterator[Tenants]:
     """Make tenants on the one card."""
+    made: list[rig.Tenant] = []
 
     def make(cap: int = rig.CAP, name: str = "tenant", on: rig.Cards = cards) -> rig.Tenant:
-        return rig.tenant(tmp_path / name, on, cap)
+        made.append(rig.tenant(tmp_path / name, on, cap))
+        return made[-1]
 
-    return make
+    yield make
+    for each in made:
+        each.close()

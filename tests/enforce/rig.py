@@ -60,7 +60,8 @@ class Tenant:
 
     folder: Path
     cards: Cards
-    uuids: Sequence[str] = field(default=())
+    uuids: Sequence[str] = ()
+    processes: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
 
     @property
     def page(self) -> Path:
@@ -84,7 +85,15 @@ class Tenant:
         """Run a program as this tenant."""
         environment = {**self.environment(), **env}
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        started = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.processes.append(started)
+        return started
+
+    def close(self) -> None:
+        """End what a test left running."""
+        for process in self.processes:
+            with process:
+                process.kill()
 
     def run(self, *command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         with self.start(*command, **env) as process:

@@ -19,8 +19,8 @@ class Entry:
 COMMANDS: dict[str, Entry] = {
     "agent": Entry(
         "milligpu.cli.agent",
-        "Serve this machine's GPUs to all its users.",
-        "milligpu agent --local",
+        "Run on a machine with GPUs: offer them to Kubernetes, or to all its users.",
+        "milligpu agent --node gpu-node-1",
     ),
     "completion": Entry(
         "milligpu.cli.completion",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeGuard, TypeVar, assert_never, cast
 
@@ -115,20 +116,37 @@ def extended(name: str, container: Json) -> Mapping[str, object]:
     where = f"containers[{name}].resources"
     requests, limits = _resources(name, container)
     for key in limits.keys() & requests.keys():
-        if is_device(key) and parse_quantity(f"{where}.limits[{key}]", limits[key]) != parse_quantity(
+        if limits[key] == requests[key] or not is_device(key):
+            continue  # almost always
+        if parse_quantity(f"{where}.limits[{key}]", limits[key]) != parse_quantity(
             f"{where}.requests[{key}]", requests[key]
         ):
             raise BadRequest(f"{where}.requests[{key}]", requests[key], f"its limit, {limits[key]}")
     return {key: value for key, value in {**requests, **limits}.items() if is_device(key)}
 
 
-def devices(pod: Json) -> Mapping[str, str]:
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Every place of a pod that a dialect may be recognised by, looked up once for all of them."""
+
+    devices: Mapping[str, str]
     """Every device resource that any container names, with the field where it stands."""
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    commands: Mapping[str, Json]
+    """The containers that have a command or arguments."""
+
+
+def words(pod: Json) -> Words:
+    """What a pod says, by place."""
     found: dict[str, str] = {}
+    commands: dict[str, Json] = {}
     for name, _, container in containers(pod):
         for key in extended(name, container):
             found.setdefault(key, field(name, key))
-    return found
+        if container.get("command") or container.get("args"):
+            commands[name] = container
+    return Words(found, annotations(pod), labels(pod), commands)
 
 
 def field(container: str, resource: str) -> str:
@@ -194,4 +212,5 @@ def sequence(where: str, value: object) -> list[object]:
 
 
 def _is_mapping(value: object) -> TypeGuard[Json]:
-    return isinstance(value, Mapping)
+    # What JSON and YAML give is a dict, and asking an abstract class costs ten times as much.
+    return type(value) is dict or isinstance(value, Mapping)

@@ -35,6 +35,8 @@ _CONFIGURATIONS = tuple(
 CHECK_S = 5.0
 # API servers watch the configuration: this long after a change all of them know it.
 SPREAD_S = 3.0
+# While two listeners share the port, neither can tell that the other already answers.
+_OVERLAP_S = 1.0
 _PATCH = "application/json-patch+json"
 
 log = structlog.get_logger()
@@ -83,6 +85,8 @@ class Admission:
                 if listener is not None:
                     await asyncio.sleep(SPREAD_S)
                 next_listener = await self._listening(certificate)
+                if listener is not None:
+                    await asyncio.sleep(_OVERLAP_S)
                 await _end(listener)
                 listener = next_listener
                 await self._keep(certificate, listener)
