@@ -42,7 +42,7 @@ lint: install ## style, types, import rules
 
 .PHONY: bench
 bench: install ## the measurements of docs/benchmarks.md
-	@for script in bench/*.py; do echo "== $$script"; $(RUN) python $$script; done
+	@for script in bench/*.py; do echo "== $$script"; PYTHONPATH=. $(RUN) python $$script; done
 
 .PHONY: kubernetes
 kubernetes: install

@@ -3,16 +3,17 @@
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import httpx2
+import yaml
+from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
-from devcluster.fixtures import NewKwokNodes
 from devcluster.kwok import KwokNodes
 from devcluster.pods import pod
 from devcluster.process import Process
@@ -21,6 +22,7 @@ from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
 from milligpu.model.units import Mib
+from milligpu.scheduler.manifests import manifests
 from milligpu.wire.grant import decode_grant
 from milligpu.wire.inventory import encode_inventory
 
@@ -63,15 +65,20 @@ class SchedulerService:
 
 
 def gpu_nodes(
-    add: NewKwokNodes, count: int, cards: int = 2, *, cpu: str = "64", milli: int = 1000, **card: Any
+    add: Callable[..., KwokNodes],
+    count: int,
+    cards: int = 2,
+    *,
+    options: Mapping[str, Any] | None = None,
+    **card: Any,
 ) -> KwokNodes:
     """KWOK nodes, each with cards of its own; the kubelet's count of milli-GPU is there, too."""
-    resources = {names.VGPU: str(cards * milli), names.WHOLE_GPU: str(cards), "cpu": cpu}
+    resources = {names.VGPU: str(cards * 1000), names.WHOLE_GPU: str(cards)}
 
     def annotations(node: str) -> dict[str, str]:
         return {names.INVENTORY: inventory(node, cards, **card)}
 
-    return add(count, resources=resources, each=annotations)
+    return add(count, resources=resources, each=annotations, **(options or {}))
 
 
 def inventory(node: str, cards: int, model: str = "Tesla V100-SXM2-16GB", mib: int = CARD_MIB, **card: Any) -> str:
@@ -116,3 +123,30 @@ def overcommitted(given: Mapping[str, Grant] | Sequence[Grant], mib: int = CARD_
                 milli[share.gpu] += 1000 if share.whole else share.milli
                 memory[share.gpu] += mib if share.whole else share.mib
     return sorted({gpu for gpu in milli if milli[gpu] > 1000 or memory[gpu] > mib})
+
+
+def install(cluster: Cluster, namespace: str = "milligpu") -> None:
+    """Apply what `milligpu scheduler manifests` prints, and wait until the policies are in force."""
+    text = yaml.safe_dump_all(manifests(namespace))
+    cluster.kubectl("apply", "-f", "-", stdin=text)
+    forged = pod("forged", annotations={names.GRANT: "{}"})
+
+    def refused() -> bool:
+        try:
+            cluster.client.create(forged, namespace="default")
+        except ApiError as error:
+            return "may write" in str(error)
+        cluster.client.delete(Pod, "forged", namespace="default")
+        return False
+
+    until("the policies to be in force", refused, 30)
+
+
+def account_kubeconfig(cluster: Cluster, account: str, *bound: str, namespace: str = "milligpu") -> Path:
+    """A kubeconfig with a service account's token; `bound` are further arguments of `kubectl create token`."""
+    token = cluster.kubectl("create", "token", account, "-n", namespace, "--duration=2h", *bound).strip()
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    file = cluster.folder / f"{account}-{'-'.join(bound).replace('/', '_') or 'unbound'}.kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    return file

@@ -1,6 +1,9 @@
 """The agent on a real node: from a manifest to a share that a container holds."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lightkube.resources.core_v1 import Event, Pod
@@ -156,3 +159,22 @@ def test_an_xid_takes_the_card_out_and_clearing_it_brings_it_back(gpu_node: GpuN
     inject_fault(folder, "1", {"clear": True})
     until("the card to be back", lambda: gpu_node.inventory()[1].state is State.OK, 30)
     until("its slots to be back", lambda: gpu_node.allocatable(names.VGPU) == 2000, 30)
+
+
+def test_an_admin_takes_one_card_out_and_in_again(gpu_node: GpuNode) -> None:
+    card = gpu_node.inventory()[0].uuid
+    program = str(Path(sys.executable).with_name("milligpu"))
+    kubeconfig = ["--kubeconfig", str(gpu_node.cluster.kubeconfig)]
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [program, "gpu", *words, *kubeconfig]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("cordon", card, "--reason", "noisy fan").returncode == 0
+    until("the card to be out", lambda: gpu_node.inventory()[0].state is State.CORDONED, 30)
+    assert gpu_node.inventory()[0].reason == "noisy fan"
+    assert run("uncordon", card).returncode == 0
+    until("the card to be back", lambda: gpu_node.inventory()[0].state is State.OK, 30)
+    unknown = run("cordon", "GPU-none")
+    assert unknown.returncode == 2
+    assert card in unknown.stderr

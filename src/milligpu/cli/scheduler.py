@@ -117,3 +117,14 @@ def config(url: str, scheduler_name: str | None, output: Format) -> None:
         show_data(configs.in_default_scheduler(url), output)
     else:
         show_data(configs.second_scheduler(url, scheduler_name), output)
+
+
+@command.command()
+@click.option("--namespace", default="milligpu", show_default=True, help="Of the services.")
+def manifests(namespace: str) -> None:
+    """Print the accounts, rights and admission policies that a cluster needs, for `kubectl apply -f -`."""
+    import yaml  # noqa: PLC0415
+
+    from milligpu.scheduler.manifests import manifests as objects  # noqa: PLC0415
+
+    click.echo(yaml.safe_dump_all(objects(namespace), sort_keys=False), nl=False)

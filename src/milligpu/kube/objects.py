@@ -108,3 +108,11 @@ class Listed(msgspec.Struct, Generic[Thing]):
 
     metadata: ListMeta
     items: list[Thing]
+
+
+_pod_decoder = msgspec.json.Decoder(Pod)
+
+
+def decode_pod(text: bytes) -> Pod:
+    """Read one pod."""
+    return _pod_decoder.decode(text)
