@@ -73,7 +73,7 @@ static bool complete_first(struct stream *stream)
     if (work->kind == WORK_MARK)
         atomic_store(&work->mark->nanoseconds, stream->floor);
     if (work->kind == WORK_FREE)
-        memory_free(work->pointer, false);
+        memory_free_later(work->pointer);
     stream->trail = work->next;
     if (!stream->trail)
         stream->trail_end = &stream->trail;

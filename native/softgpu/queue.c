@@ -222,7 +222,7 @@ static void perform(struct stream *stream, struct work *work)
         mark_drop(work->mark);
         break;
     case WORK_FREE:
-        memory_free(work->pointer, false);
+        memory_free_later(work->pointer);
         break;
     }
 }
@@ -345,6 +345,8 @@ static bool order(struct stream *stream)
 static CUresult submit(struct stream *stream, struct work *work, struct mark *mark)
 {
     struct context *context = stream->context;
+    if (stream == context->legacy && atomic_load(&context->captures))
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     uint64_t waiting = stream->submitted - atomic_load(&stream->completed);
     if (waiting > MOST_WAITING)
         wait_until(stream, stream->submitted - MOST_WAITING);
@@ -365,7 +367,7 @@ CUresult stream_submit(struct stream *stream, struct work *work)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult status = context_status(stream->context);
     if (!status)
-        status = submit(stream, work, 0);
+        status = stream->capture ? capture_work(stream, work) : submit(stream, work, 0);
     if (status)
         free(work);
     return status;
@@ -383,6 +385,12 @@ CUresult stream_submit_mark(struct stream *stream, struct mark **made)
     stream_keep(stream);
     *mark = (struct mark){.references = 2, .stream = stream};
     work->mark = mark;
+    if (stream->capture) {
+        free(work);
+        mark->references = 1;
+        *made = mark;
+        return capture_mark(stream, mark);
+    }
     CUresult status = submit(stream, work, mark);
     if (status) {
         free(work);
