@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 
-from devcluster import cache
+from devcluster import cache, service
 from devcluster.build import KUBE, binaries
 from devcluster.cluster import Cluster, prepare
 from devcluster.errors import DevclusterError
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     up_command.add_argument(
         "--kwok", type=int, default=0, metavar="N", help=f"KWOK nodes with {GPU_AMOUNT} {GPU_RESOURCE} each"
     )
+    up_command.add_argument("--plain", action="store_true", help="without milligpu's scheduler service")
     down_command = command("down", down, "remove a cluster and every trace of it")
     down_command.add_argument("--name", default=DEFAULT_NAME, help=f"default: {DEFAULT_NAME}")
     command("status", status, "show the clusters of this machine")
@@ -68,7 +69,13 @@ def up(options: argparse.Namespace) -> None:
         started = time.monotonic()
         cluster = Cluster.start(options.name, real_nodes=options.nodes, detached=True, report=to_stderr)
         if options.kwok:
-            cluster.add_kwok_nodes(options.kwok, resources={GPU_RESOURCE: GPU_AMOUNT}, prefix="kwok")
+            resources = {GPU_RESOURCE: GPU_AMOUNT}
+            cluster.add_kwok_nodes(
+                options.kwok, resources=resources, each=service.inventory, prefix="kwok", taints=()
+            )
+        if not options.plain:
+            service.start(cluster)
+            to_stderr("milligpu's scheduler service is ready")
         to_stderr(f"cluster {options.name} is up after {time.monotonic() - started:.1f} s; paste the next line:")
         record = clusters.find(options.name)
         assert record is not None
