@@ -1,6 +1,6 @@
 """Train a small network with tinygrad until told to stop, and say how it goes: a line of JSON for each step.
 
-milligpu run -p 0.5 -- python examples/demo/train.py
+milligpu run -p 0.5 -- python examples/demo/train.py [STEPS]
 """
 
 import json
@@ -43,9 +43,8 @@ def main() -> None:
             optimizer.step()
             return loss.realize()
 
-    number = 0
-    while True:
-        number += 1
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else sys.maxsize
+    for number in range(1, steps + 1):
         print(json.dumps({"step": number, "loss": round(step().item(), 4)}), flush=True)
 
 

@@ -14,7 +14,7 @@ add_custom_command(
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
-  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/image.c
+  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/folder.c enforce/image.c
   enforce/launch.c enforce/lease.c enforce/ledger.c enforce/link.c enforce/memory.c enforce/modules.c
   enforce/outstanding.c enforce/pools.c enforce/route.c enforce/tenant.c enforce/virtual.c lease/pace.c pages/pages.c)
 target_include_directories(enforce-objects PRIVATE enforce lease include ${CMAKE_CURRENT_BINARY_DIR})
@@ -41,3 +41,16 @@ function(link_old_libc target)
   set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
 endfunction()
 link_old_libc(enforce)
+
+# The same for NVML: this tenant's cards, memory and processes; nothing that changes a card.
+set(ENFORCE_SETTINGS ${CMAKE_CURRENT_BINARY_DIR}/enforce-settings.c)
+add_custom_command(
+  OUTPUT ${ENFORCE_SETTINGS}
+  COMMAND ${Python_EXECUTABLE} -m enforce.settings --compiler ${CMAKE_C_COMPILER} --include ${NVML_INCLUDE}
+    --source ${ENFORCE_SETTINGS}
+  DEPENDS enforce/settings.py ${NVMLAPI_GENERATOR}
+  WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
+nvml_library(enforce-nvml enforce PASS_ON
+  ${ENFORCE_SETTINGS} enforce/folder.c enforce/view.c enforce/view_processes.c pages/pages.c)
+target_include_directories(enforce-nvml-objects PRIVATE enforce include)
+link_old_libc(enforce-nvml)

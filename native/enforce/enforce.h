@@ -8,7 +8,7 @@
 #define __CUDA_API_VERSION_INTERNAL 1
 #include "cudaapi.h"
 #include "cudaapi_real.h"
-#include "milligpu/pages.h"
+#include "folder.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,8 +18,6 @@
 extern const struct mg_limits_page *tenant_limits; /* null: no device for this process */
 extern struct mg_usage_page *tenant_usage;
 extern int tenant_usage_file;
-extern char tenant_folder[];
-void say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line on stderr */
 
 /* ---- devices.c: which card of the page a device is ---- */
 int device_gpu(CUdevice device); /* -1: none */

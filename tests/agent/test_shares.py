@@ -165,4 +165,7 @@ def test_top_shows_gpus_sessions_and_who_waits(machine: Machine) -> None:
     assert "InsufficientGPUCore (best: GPU/0 400 of 700)" in blocks[2][1]
     state = json.loads(machine.run("top", "-o", "json").stdout)
     assert [card["free_milli"] for card in state["gpus"]] == [400, 400]
+    listed = json.loads(machine.run("ps", "-o", "json").stdout)
+    assert [each["pid"] for each in listed["sessions"]] == [each["pid"] for each in state["sessions"]]
+    assert len(listed["waiting"]) == 1
     assert machine.run("ps", "-o", "name").stdout.split() == [each["id"] for each in state["sessions"]]

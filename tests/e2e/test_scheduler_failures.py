@@ -16,10 +16,11 @@ from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewKwokNodes, unique_name
 from devcluster.kwok import KwokNodes
+from devcluster.platform import SchedulerService
 from devcluster.pods import node_name
 from devcluster.wait import until
 from milligpu.scheduler.config import second_scheduler
-from tests.e2e.scheduling import SchedulerService, gpu_nodes, grants, overcommitted, share_pod
+from tests.e2e.scheduling import gpu_nodes, grants, overcommitted, share_pod
 
 pytestmark = pytest.mark.e2e
 

@@ -136,8 +136,9 @@ def tenant(folder: Path, on: Cards, cap: int = CAP, uuids: Sequence[str] | None 
     """Make the session folder of a tenant."""
     made = Tenant(folder, on, on.uuids if uuids is None else uuids)
     (folder / "tenant/real").mkdir(parents=True)
-    (folder / "libcuda.so.1").symlink_to(library("enforce/libcuda.so.1"))
-    (folder / "tenant/real/libcuda.so.1").symlink_to(library("softgpu/libcuda.so.1"))
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (folder / name).symlink_to(library(f"enforce/{name}"))
+        (folder / "tenant/real" / name).symlink_to(library(f"softgpu/{name}"))
     made.page.write_bytes(limits(made.uuids, cap))
     made.usage.write_bytes(encode_usage(UsagePage(tuple(Account() for _ in made.uuids))))
     return made

@@ -142,7 +142,7 @@ def test_tinygrad_trains_within_its_share(tenant: Tenants) -> None:
     assert made.account().refused == 0
 
 
-@pytest.mark.parametrize("name", ["libcuda.so.1"])
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
 def test_the_library_can_be_loaded_with_glibc_2_17(name: str) -> None:
     command = ["objdump", "-T", library(f"enforce/{name}")]
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -5,9 +5,10 @@ given to somebody else. So an agent may be killed between any two lines of this.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from milligpu.agent.arbiter import Arbiter
 from milligpu.agent.books import Books, Held
 from milligpu.agent.machine import Hardware, Machine
 from milligpu.agent.processes import Process
@@ -33,6 +34,8 @@ class Keeper:
         self,
         sessions: Sessions,
         hardware: Hardware,
+        arbiter: Arbiter,
+        *,
         name: str,
         now: Callable[[], float],
         watch: Callable[[Session], None],
@@ -45,6 +48,9 @@ class Keeper:
         self.closing: set[str] = set()
         """Those whose command has gone."""
         self.hardware = hardware
+        self._arbiter = arbiter
+        self._tenants: dict[str, int] = {}
+        """The arbiter's numbers of those with a share."""
         self._name = name
         self._now = now
         self._watch = watch
@@ -78,6 +84,8 @@ class Keeper:
         self._write_pages()
         for session in self.sessions.values():
             log.info("session %s: found again", session.id)
+            if not session.whole and session.id not in self.closing:
+                self._arbitrate(session)
             self._watch(session)
         return broken
 
@@ -130,6 +138,9 @@ class Keeper:
         self.disk.remove(session)
         del self.sessions[session]
         self.closing.discard(session)
+        tenant = self._tenants.pop(session, None)
+        if tenant is not None:
+            self._arbiter.remove(tenant)
         log.info("session %s: ended", session)
         self._write_pages()
         self.serve_queue()
@@ -167,12 +178,29 @@ class Keeper:
         session = Session(waiting.id, waiting.process, waiting.command, self._now(), waiting.wish, held)
         page = None if session.whole else self._page(session, self.books.slots([*self.held, held]))
         self.disk.add(session, page, self.machine().drivers)
+        try:
+            if not session.whole:
+                self._arbitrate(session)
+        except MilligpuError:
+            self.disk.close(session.id)
+            self.disk.remove(session.id)
+            raise
         self.sessions[session.id] = session
         self._write_pages(but=session.id)
         log.info(
             "session %s: %s for process %d", session.id, describe_share(waiting.wish.share), waiting.process.pid
         )
         return session
+
+    def _arbitrate(self, session: Session) -> None:
+        tenant = self.disk.tenant(session.id)
+        self._tenants[session.id] = self._arbiter.add(tenant.folder)
+        tenant.give_socket(session.process.uid)
+
+    def charged(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """The GPU time that each session was charged so far, in nanoseconds for each of its GPUs."""
+        for session, tenant in self._tenants.items():
+            yield session, [account.charged_ns for account in self._arbiter.accounts(tenant)]
 
     def _granted(self, session: Session) -> Granted:
         softgpu = self.machine().softgpu

@@ -9,6 +9,7 @@ import click
 
 @click.command()
 @click.option("--local", is_flag=True, help="Without Kubernetes: for the commands of this machine's users.")
+@click.option("--kill-outside", is_flag=True, help="With --local: end processes that use more than their share.")
 @click.option("--node", default="", help="The node's name in the cluster; default: NODE_NAME, else the host's.")
 @click.option("--kubeconfig", metavar="FILE", help="Default: the pod's service account, else as kubectl.")
 @click.option("--kubelet-dir", type=click.Path(path_type=Path), default=Path("/var/lib/kubelet"), show_default=True)
@@ -18,6 +19,7 @@ import click
 @click.option("--listen", default="0.0.0.0:9400", show_default=True, help="For metrics and statistics.")
 def command(  # noqa: PLR0917 - as click calls it
     local: bool,
+    kill_outside: bool,
     node: str,
     kubeconfig: str | None,
     kubelet_dir: Path,
@@ -32,7 +34,7 @@ def command(  # noqa: PLR0917 - as click calls it
     reach. Without it `milligpu run` starts an agent for its own user and stops it when nobody needs it.
     """
     if local:
-        return _serve_machine()
+        return _serve_machine(kill_outside)
     from milligpu.node import service  # noqa: PLC0415 - gRPC and the rest are not for the other commands
     from milligpu.node.settings import Settings  # noqa: PLC0415
 
@@ -41,9 +43,9 @@ def command(  # noqa: PLR0917 - as click calls it
     return 0
 
 
-def _serve_machine() -> int:
+def _serve_machine(kill_outside: bool) -> int:
     from milligpu.agent.places import SERVICE, Places  # noqa: PLC0415
     from milligpu.agent.process import Settings, run  # noqa: PLC0415
 
     folder = SERVICE if os.geteuid() == 0 else Places.own(os.environ).folder
-    return run(Settings(folder, idle=None, foreground=True))
+    return run(Settings(folder, idle=None, foreground=True, kill=kill_outside))

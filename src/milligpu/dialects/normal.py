@@ -62,6 +62,18 @@ def normalise(pod: pods.Json, form: Form) -> dict[str, Any]:
     return result
 
 
+def hide_from_new(pod: pods.Json, known: pods.Json) -> dict[str, Any]:
+    """The pod with no GPU for the ephemeral containers that it did not have before; those it had cannot change."""
+    had = {name for name, _ in pods.ephemeral(known)}
+    result: dict[str, Any] = copy.deepcopy(dict(pod))
+    spec: dict[str, Any] = result.get("spec") or {}
+    joined: list[dict[str, Any]] = spec.get("ephemeralContainers") or []
+    for container in joined:
+        if container["name"] not in had:
+            _hide(container, shown=False)
+    return result
+
+
 def _refuse_node_name(pod: pods.Json) -> None:
     node = pods.section(pod, "spec").get("nodeName")
     if node:

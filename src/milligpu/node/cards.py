@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from milligpu.devices.cards import Cards
@@ -11,6 +12,7 @@ from milligpu.devices.events import XidEvents
 from milligpu.devices.health import Record, judge, note_observation, note_xid
 from milligpu.devices.reading import Observation, Reading, XidEvent
 from milligpu.model.gpu import Gpu, State
+from milligpu.wire.orders import Orders
 
 LOOK_S = 1.0
 # How long a thread waits for the driver's next word before it looks whether it should end.
@@ -27,10 +29,12 @@ class CardWatch:
         self._changed = changed
         self._now = now
         self._records: dict[str, Record] = {}
-        self._cordoned: dict[str, str] = {}
+        self._orders = Orders()
         self.xids: dict[str, int] = {}
         """How many errors each card reported since we started."""
         self.seen: tuple[Observation, ...] = ()
+        self._reported: list[XidEvent] = []
+        self._wake = asyncio.Event()
         self._bare = {gpu.uuid: replace(gpu, state=State.OK, reason="") for gpu in cards.gpus()}
         self.gpus: dict[str, Gpu] = dict(self._bare)
 
@@ -56,34 +60,39 @@ class CardWatch:
         thread.start()
         try:
             while True:
-                self._on_look(await asyncio.to_thread(self._cards.read))
-                await asyncio.sleep(LOOK_S)
+                self._wake.clear()
+                reported, self._reported = self._reported, []
+                self._on_look(reported, await asyncio.to_thread(self._cards.read))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), LOOK_S)
         finally:
             stop.set()
 
-    def cordon(self, cordoned: Mapping[str, str]) -> None:
-        """Which cards an admin took out, with the reasons."""
-        if dict(cordoned) != self._cordoned:
-            self._cordoned = dict(cordoned)
-            self._judge()
-
-    def forgive(self, uuid: str) -> None:
-        """An admin says that the card is sound again."""
-        self._records.pop(uuid, None)
-        self._judge()
-
-    def _on_look(self, seen: tuple[Observation, ...]) -> None:
-        self.seen = seen
-        for each in seen:
-            if each.uuid:
-                record = self._records.get(each.uuid, Record())
-                self._records[each.uuid] = note_observation(record, each, self._now())
+    def obey(self, orders: Orders) -> None:
+        """What an admin wants of single cards; a card that is cleared anew has nothing held against it."""
+        for uuid, when in orders.cleared.items():
+            if self._orders.cleared.get(uuid) != when:
+                self._records.pop(uuid, None)
+        self._orders = orders
         self._judge()
 
     def _on_xid(self, event: XidEvent) -> None:
         self.xids[event.uuid] = self.xids.get(event.uuid, 0) + 1
-        self._records[event.uuid] = note_xid(self._records.get(event.uuid, Record()), event.xid, self._now())
+        self._reported.append(event)
+        self._wake.set()
+
+    def _on_look(self, reported: Sequence[XidEvent], seen: tuple[Observation, ...]) -> None:
+        """Judge what the driver reported together with a look that came after it: does it ask for a reset?"""
+        self.seen = seen
+        for event in reported:
+            self._note(event.uuid, lambda record, xid=event.xid: note_xid(record, xid, self._now()))
+        for each in seen:
+            if each.uuid:
+                self._note(each.uuid, lambda record, each=each: note_observation(record, each, self._now()))
         self._judge()
+
+    def _note(self, uuid: str, change: Callable[[Record], Record]) -> None:
+        self._records[uuid] = change(self._records.get(uuid, Record()))
 
     def _judge(self) -> None:
         gpus = {uuid: self._judged(gpu) for uuid, gpu in self._bare.items()}
@@ -93,6 +102,6 @@ class CardWatch:
 
     def _judged(self, gpu: Gpu) -> Gpu:
         health = judge(self._records.get(gpu.uuid, Record()))
-        if health.state is State.OK and gpu.uuid in self._cordoned:
-            return replace(gpu, state=State.CORDONED, reason=self._cordoned[gpu.uuid])
+        if health.state is State.OK and gpu.uuid in self._orders.cordoned:
+            return replace(gpu, state=State.CORDONED, reason=self._orders.cordoned[gpu.uuid])
         return replace(gpu, state=health.state, reason=health.reason)

@@ -10,10 +10,11 @@ from milligpu.kube.api import MERGE_PATCH, Api
 from milligpu.kube.objects import Node
 from milligpu.kube.watch import All, Changes, Watch
 from milligpu.model import names
-from milligpu.model.errors import Unavailable
+from milligpu.model.errors import BadFormat, Unavailable
 from milligpu.model.gpu import Gpu
 from milligpu.node.labels import labels
 from milligpu.wire.inventory import encode_inventory
+from milligpu.wire.orders import Orders, decode_orders
 
 _RETRY_S = 0.5
 
@@ -23,12 +24,21 @@ log = structlog.get_logger()
 class Publisher:
     """Keeps the Node object in step with the cards, whoever else writes to it."""
 
-    def __init__(self, api: Api, node: str, driver: str, gpus: Callable[[], Mapping[str, Gpu]]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        node: str,
+        driver: str,
+        gpus: Callable[[], Mapping[str, Gpu]],
+        obey: Callable[[Orders], None],
+    ) -> None:
+        """`obey` is told what an admin wants of single cards."""
         self._api = api
         self._path = f"/api/v1/nodes/{node}"
         self._watch = Watch(api, "/api/v1/nodes", Node, fields=f"metadata.name={node}")
         self._driver = driver
         self._gpus = gpus
+        self._obey = obey
         self._wake = asyncio.Event()
         self._seen: Node | None = None
         self.published = asyncio.Event()
@@ -52,7 +62,16 @@ class Publisher:
                     found = [node for kind, node in items if kind != "DELETED"]
             if found:
                 self._seen = found[-1]
+                self._read_orders(self._seen)
                 self._wake.set()
+
+    def _read_orders(self, node: Node) -> None:
+        text = (node.metadata.annotations or {}).get(names.ORDERS)
+        try:
+            self._obey(decode_orders(text) if text else Orders())
+        except BadFormat as error:
+            # A card that an admin took out must not come back because of a typo about another.
+            log.warning("an admin's orders do not read and are left as they were", error=error.message)
 
     async def _write(self) -> None:
         while True:

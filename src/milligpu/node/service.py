@@ -49,7 +49,7 @@ class NodeAgent:
         self._stats = Stats(settings.node, self._cards, self._attachments, self._leases)
         self._listen = settings.listen
         self._pods = NodePods(api, settings.node, self._wake)
-        self._publisher = Publisher(api, settings.node, driver.version, lambda: self._cards.gpus)
+        self._publisher = Publisher(api, settings.node, driver.version, lambda: self._cards.gpus, self._cards.obey)
         self._reconciler = Reconciler(
             settings,
             self._ledger,

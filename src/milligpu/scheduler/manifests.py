@@ -43,10 +43,12 @@ _WEBHOOK_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
 ]
 
-# An agent reads its pods' grants and writes its node's inventory; the policy holds it to its own node.
+# An agent reads its pods' grants and writes its node's inventory; the policy holds it to its own node. It evicts
+# pods that cannot start where they are.
 _AGENT_RULES: list[dict[str, Any]] = [
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 ]
 
