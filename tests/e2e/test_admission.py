@@ -18,6 +18,7 @@ from lightkube.resources.core_v1 import Pod
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
+from devcluster.platform import SchedulerService, free_port
 from devcluster.wait import until
 from milligpu import dialects
 from milligpu.dialects.templates import pod_of
@@ -29,7 +30,7 @@ from milligpu.model.request import ShareRequest
 from milligpu.scheduler.admission import Admission, Settings
 from milligpu.scheduler.config import second_scheduler
 from milligpu.scheduler.webhook_objects import CONFIGURATION, Target, objects
-from tests.e2e.scheduling import SchedulerService, free_port, grant_of, inventory, overcommitted
+from tests.e2e.scheduling import grant_of, inventory, overcommitted
 from tests.e2e.scheduling import grants as grants_now
 
 pytestmark = pytest.mark.e2e

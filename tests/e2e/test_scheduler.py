@@ -8,11 +8,12 @@ from lightkube.resources.core_v1 import Event, Pod
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewKwokNodes
+from devcluster.platform import SchedulerService
 from devcluster.pods import node_name, wait_for_phase
 from devcluster.wait import until
 from milligpu.scheduler.config import second_scheduler
 from milligpu.scheduler.teller import REASON
-from tests.e2e.scheduling import SchedulerService, gpu_nodes, grant_of, grants, overcommitted, share_pod
+from tests.e2e.scheduling import gpu_nodes, grant_of, grants, overcommitted, share_pod
 
 pytestmark = pytest.mark.e2e
 

@@ -27,10 +27,12 @@ _CLUSTER_RULES = [
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 ]
 
-# An agent reads its pods' grants and writes its node's inventory; the policy holds it to its own node.
+# An agent reads its pods' grants and writes its node's inventory; the policy holds it to its own node. It evicts
+# pods that cannot start where they are.
 _AGENT_RULES = [
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 ]
 
