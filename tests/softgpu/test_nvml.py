@@ -1,8 +1,10 @@
 """Management tools on a fleet of four software cards, each in a process of its own and unmodified."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from milligpu.softgpu.models import find_model
+from milligpu.softgpu.names import CONTROL, SOCKET_VARIABLE
 from tests.softgpu.conftest import PROGRAM
-from tests.softgpu.machine import Machine
+from tests.softgpu.machine import PATIENCE, Machine
 
 TOOLS = Path(sys.executable).parent
 A100, T4 = find_model("A100-40GB"), find_model("T4")
@@ -39,6 +42,7 @@ def test_cards_at_rest_are_what_their_models_say(machine: Machine) -> None:
     assert (first["state"], first["reasons"]) == (8, 1)
     assert first["clock"] < first["clock_max"] == 1410
     assert first["fields"] == [0, 0, 0, 3]
+    assert (first["power_sample"], first["clocks"]) == (A100.power.idle, [1410, 1395])
     assert first["energy"] >= first["energy_field"] > 0
 
 
@@ -72,6 +76,58 @@ def test_a_busy_process_shows_in_every_value(machine: Machine) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert machine.ask()[1]["processes"] == {}
+
+
+def test_copies_show_as_traffic_on_the_bus(machine: Machine) -> None:
+    with machine.program("busy.py", "0", "64", "copy"):
+        machine.until(lambda: machine.ask()[0]["pcie_received"] > 0)
+        card = machine.ask()[0]
+        assert card["pcie_sent"] == 0
+        assert card["utilisation"][1] > 0
+
+
+def test_accounting_tells_of_processes_that_ended(machine: Machine) -> None:
+    assert machine.ask("accounting", "on") == []
+    with machine.program("busy.py", "0", "32") as process:
+        machine.until(lambda: bool(machine.ask("accounting", "on")))
+        (life,) = machine.ask("accounting", "on")
+        assert (life["pid"], life["isRunning"], life["time"]) == (process.pid, 1, 0)
+    machine.until(lambda: not machine.ask("accounting", "on")[0]["isRunning"])
+    (life,) = machine.ask("accounting", "off")
+    assert life["time"] > 0
+    assert life["gpuUtilization"] > 0
+    assert life["maxMemoryUsage"] == (32 << 20) + A100.context_memory
+
+
+def test_a_kernels_wrong_address_is_reported_as_the_applications_xid(machine: Machine) -> None:
+    with machine.program("nvml.py", "events") as watcher, machine.program("busy.py", "3", "1", "wild") as culprit:
+        assert culprit.stdout is not None
+        assert watcher.stdout is not None
+        assert culprit.stdout.readline().strip() == "700"
+        event = json.loads(watcher.stdout.readline())
+        assert (event["index"], event["xid"]) == (3, 31)
+    assert json.loads(machine.run(PROGRAM, "gpu", "list", "-o", "json").stdout)[3]["health"] == "ok"
+
+
+def test_settings_are_kept_and_only_root_changes_them(machine: Machine) -> None:
+    found = machine.ask("settings")
+    assert found == {"least": True, "too much": "NVMLError_InvalidArgument", "persistence": 1, "nobody": 0}
+
+
+def test_rubbish_on_the_sockets_harms_nobody(machine: Machine) -> None:
+    folder = Path(machine.environment[SOCKET_VARIABLE])
+    requests = [bytes([kind, 0, 0, 0, size, 0, 0, 0]) + b"x" * size for kind in range(60, 75) for size in (0, 3, 8)]
+    for rubbish in [b"", b"\xff" * 100, b"[1]", b'{"gpu": 1}', b'{"gpu": "0", "xid": {}}', *requests]:
+        for name in ("gpu0.sock", CONTROL):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(PATIENCE)
+                connection.connect(str(folder / name))
+                connection.sendall(rubbish)
+                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionError):
+                    while connection.recv(1 << 16):
+                        pass
+    assert len(machine.ask()) == 4
 
 
 def test_wrong_calls_get_the_error_that_a_driver_gives(machine: Machine) -> None:
