@@ -200,6 +200,11 @@ class Cluster:
         self._wait_node_ready(node)
         return node
 
+    def add_image(self, image: images.Image) -> None:
+        """Give all real nodes an image that not every test needs."""
+        for node in self.nodes:
+            node.import_image(images.archive(image, self._report), image)
+
     def _new_node(self, name: str, labels: Mapping[str, str]) -> Node:
         self._record.add_node(name)
         node = Node(

@@ -1,4 +1,4 @@
-"""Container images without a registry: OCI archives put together from Debian's packages.
+"""Container images without a registry: OCI archives put together from Debian's packages and PyPI's wheels.
 
 The packages are downloaded as if nothing were installed, so the image does not depend on what this machine
 happens to have; they are unpacked straight into one layer, whose bytes depend on nothing but the packages.
@@ -8,10 +8,13 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,9 @@ class Image:
     """Symbolic links that a package's install script would have made: (path, target)."""
     alone: bool = False
     """Take the named packages only, without what they depend on."""
+    wheels: tuple[str, ...] = ()
+    """From PyPI, in the versions that this environment has."""
+    environment: tuple[str, ...] = ()
 
     @property
     def file_name(self) -> str:
@@ -49,6 +55,16 @@ BASE = Image(
     ("/bin/bash",),
     links=(("usr/bin/sh", "bash"),),
 )
+_WHEELS = "usr/lib/python3/dist-packages"
+CUDA = Image(
+    "local.dev/cuda:1",
+    (*BASE.packages, "libstdc++6"),
+    ("/bin/bash",),
+    links=BASE.links,
+    wheels=("tinygrad", "numpy", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"),
+    environment=(f"LD_LIBRARY_PATH=/{_WHEELS}/nvidia/cu13/lib", f"CUDA_PATH=/{_WHEELS}/nvidia/cu13"),
+)
+"""What a person's image with a CUDA framework has; large, so nodes get it when a test asks for it."""
 IMAGES = (PAUSE, BASE)
 
 # Needed to install or to configure packages, which nobody does inside this image.
@@ -72,17 +88,16 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 def archive(image: Image, report: Report) -> Path:
     """The image as an OCI archive, made now if these packages never were."""
     release = Path("/etc/os-release").read_bytes()
-    name = f"{Path(image.file_name).stem}-" + cache.checksum(
-        [repr(image).encode(), release, Path(__file__).read_bytes(), os.uname().machine.encode()]
-    )
+    parts = [repr(image).encode(), release, Path(__file__).read_bytes(), os.uname().machine.encode()]
+    name = f"{Path(image.file_name).stem}-" + cache.checksum(parts + [each.encode() for each in _pinned(image)])
     return cache.made("images", name, lambda draft: _make(image, draft, report)) / image.file_name
 
 
 def _make(image: Image, draft: Path, report: Report) -> None:
-    report(f"making image {image.reference} from Debian's packages: once, about 20 seconds")
+    report(f"making image {image.reference} from packages: once, about 20 seconds")
     with tempfile.TemporaryDirectory(prefix="milligpu-image-") as folder:
         packages = _download(image, Path(folder), report)
-        layer = _layer(image, packages)
+        layer = _layer(image, packages, _install_wheels(image, packages, Path(folder, "wheels")))
     (draft / image.file_name).write_bytes(oci_archive(image, layer))
     report(f"made image {image.reference}: {len(packages)} packages, {len(layer) // 2**20} MiB")
 
@@ -114,7 +129,42 @@ def _download(image: Image, folder: Path, report: Report) -> list[Path]:
     return [file for name, file in sorted(found.items()) if name in wanted]
 
 
-def _layer(image: Image, packages: list[Path]) -> bytes:
+def _pinned(image: Image) -> list[str]:
+    return [f"{name}=={version(name)}" for name in image.wheels]
+
+
+def _install_wheels(image: Image, packages: list[Path], folder: Path) -> Path:
+    """Unpack the wheels for the Python that is among the packages."""
+    folder.mkdir()
+    if image.wheels:
+        found = (re.match(r"python(3\.\d+)_", file.name) for file in packages)
+        python = next(match[1] for match in found if match)
+        uv = _run([str(Path(__file__).parents[1] / "tools/need"), "uv"]).decode().strip()
+        _run(
+            [
+                uv,
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--target",
+                str(folder),
+                "--python-version",
+                python,
+                *_pinned(image),
+            ]
+        )
+    return folder
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """What is below a folder, with the folders themselves; nothing that was compiled here."""
+    for path in sorted(folder.rglob("*")):
+        if "__pycache__" not in path.parts:
+            yield str(path.relative_to(folder)), path
+
+
+def _layer(image: Image, packages: list[Path], wheels: Path) -> bytes:
     """One tar with everything, in sorted order and without times, owners' names or documentation."""
     entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
 
@@ -129,6 +179,11 @@ def _layer(image: Image, packages: list[Path]) -> bytes:
             if path and path not in _TOP_FOLDERS and not f"{path}/".startswith(_NOT_IN_IMAGE):
                 target = merged(member.linkname) if member.islnk() else member.linkname
                 add(path, member.type, member.mode, content, target)
+    for name, file in _files(wheels):
+        if file.is_dir():
+            add(f"{_WHEELS}/{name}", tarfile.DIRTYPE, 0o755)
+        else:
+            add(f"{_WHEELS}/{name}", tarfile.REGTYPE, 0o644, file.read_bytes())
     for path, text in _ACCOUNTS.items():
         add(path, tarfile.REGTYPE, 0o644, text.encode())
     for path, mode in _EMPTY_FOLDERS.items():
@@ -174,7 +229,7 @@ def oci_archive(image: Image, layer: bytes) -> bytes:
         {
             "architecture": _ARCHITECTURES.get(os.uname().machine, os.uname().machine),
             "os": "linux",
-            "config": {"Cmd": list(image.command), "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
+            "config": {"Cmd": list(image.command), "Env": _environment(image)},
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
         }
     )
@@ -199,6 +254,10 @@ def oci_archive(image: Image, layer: bytes) -> bytes:
         info.size, info.mode = len(content), 0o644
         entries.append((info, content))
     return _tar(entries)
+
+
+def _environment(image: Image) -> list[str]:
+    return ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", *image.environment]
 
 
 def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:

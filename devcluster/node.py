@@ -134,6 +134,10 @@ class Node:
         enter = ["nsenter", "--mount", f"--target={self.holder.pid}", "--"]
         return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
 
+    def new_process(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> Process:
+        """A further program on this node, such as an agent; it sees the node's folders where the node has them."""
+        return self._process(name, command, inside=True, environment=environment)
+
     @property
     def _etc(self) -> Path:
         return self.folder / "etc"

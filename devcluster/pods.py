@@ -21,12 +21,13 @@ def pod(
     *,
     resources: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
+    image: str = BASE.reference,
     **spec: Any,
 ) -> Pod:
-    """A pod with one container of the base image; `spec` takes any other field of the pod's spec."""
+    """A pod with one container; `spec` takes any other field of the pod's spec."""
     container = Container(
         name="main",
-        image=BASE.reference,
+        image=image,
         imagePullPolicy="Never",
         command=list(command),
         resources=ResourceRequirements(limits=dict(resources)) if resources else None,

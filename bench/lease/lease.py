@@ -131,12 +131,11 @@ class Lease:
 
     def ended(self, process: Process, duration: int) -> None:
         library = self._libraries[process]
-        elapsed = self._clock.now - library.pace.since  # as events tell it: with others' work in between
         library.pace.pieces -= 1
         library.pace.estimate -= library.running.popleft()
         library.pace.oldest = library.running[0] if library.running else 0
         library.pace.since = self._clock.now
-        self.core.pace_learn(ctypes.byref(library.estimates), 1, 1, float(elapsed))
+        self.core.pace_learn(ctypes.byref(library.estimates), 1, 1, float(duration))
         if not library.pace.pieces and not library.blocked:
             library.ended = self._clock.now
         self._look_later(library, self._clock.now + NOTICE)

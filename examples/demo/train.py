@@ -1,14 +1,14 @@
 """Train a small network with tinygrad until told to stop, and say how it goes: a line of JSON for each step.
 
-milligpu run -p 0.5 -- python examples/demo/train.py
+milligpu run -p 0.5 -- python examples/demo/train.py [STEPS]
 """
 
 import json
 import os
-import signal
 import sys
 
 os.environ.setdefault("DEV", "CUDA")
+os.environ.setdefault("PARALLEL", "0")  # several trainings share the processors
 
 import numpy as np
 from tinygrad import Tensor, TinyJit, nn
@@ -27,7 +27,6 @@ class Net:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     Tensor.manual_seed(1)
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((128, 32)).astype(np.float32)
@@ -43,9 +42,8 @@ def main() -> None:
             optimizer.step()
             return loss.realize()
 
-    number = 0
-    while True:
-        number += 1
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else sys.maxsize
+    for number in range(1, steps + 1):
         print(json.dumps({"step": number, "loss": round(step().item(), 4)}), flush=True)
 
 

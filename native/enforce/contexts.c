@@ -141,6 +141,80 @@ PRIMARY_END(cuDevicePrimaryCtxRelease_v2)
 PRIMARY_END(cuDevicePrimaryCtxReset)
 PRIMARY_END(cuDevicePrimaryCtxReset_v2)
 
+/* A green context is a part of the primary one; where that is not there yet, it makes it. */
+API cuGreenCtxCreate(CUgreenCtx *made, CUdevResourceDesc wanted, CUdevice device, unsigned flags)
+{
+    struct charge charge;
+    CUresult status = context_begin(&charge, "cuGreenCtxCreate", device);
+    if (status)
+        return status;
+    status = cudaapi_real.cuGreenCtxCreate(made, wanted, device, flags);
+    if (status || charge.gpu < 0 || !charge.bytes)
+        return charge_end(charge, status, HOLDING_CONTEXT, 0);
+    ledger_put((struct holding){.kind = HOLDING_CONTEXT, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)*made,
+                                .bytes = charge.bytes});
+    return CUDA_SUCCESS;
+}
+
+API cuGreenCtxDestroy(CUgreenCtx context)
+{
+    return GIVE_BACK(HOLDING_CONTEXT, context, cudaapi_real.cuGreenCtxDestroy(context));
+}
+
+/* ---- what a context sets aside for its kernels ---- */
+static uint64_t attribute(CUdevice_attribute which)
+{
+    CUdevice device;
+    int value = 0;
+    if (cudaapi_real.cuCtxGetDevice(&device) || cudaapi_real.cuDeviceGetAttribute(&value, which, device))
+        return 0;
+    return (uint64_t)value;
+}
+
+/* Beyond what the driver sets aside by itself, which is part of what a context takes. */
+static uint64_t set_aside(CUlimit which, uint64_t value)
+{
+    static const uint64_t usual[] = {[CU_LIMIT_STACK_SIZE] = 1 << 10, [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
+                                     [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20};
+    if (which > CU_LIMIT_MALLOC_HEAP_SIZE || value <= usual[which])
+        return 0;
+    uint64_t more = value - usual[which], threads = 1, bytes;
+    if (which == CU_LIMIT_STACK_SIZE) /* one for each thread that can be resident */
+        threads = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+                  * attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+    return __builtin_mul_overflow(more, threads, &bytes) ? UINT64_MAX : account_round(bytes);
+}
+
+API cuCtxSetLimit(CUlimit which, size_t value)
+{
+    struct charge charge = {-1, 0};
+    struct holding before = {0};
+    CUcontext context = 0;
+    uint64_t wanted = set_aside(which, value);
+    cudaapi_real.cuCtxGetCurrent(&context);
+    enum holding_kind kind = (enum holding_kind)(HOLDING_LIMITS + (int)which);
+    bool known = ledger_take(kind, (uintptr_t)context, &before);
+    CUresult status =
+        wanted > before.bytes ? charge_begin(&charge, "cuCtxSetLimit", wanted - before.bytes) : CUDA_SUCCESS;
+    if (!status) {
+        status = cudaapi_real.cuCtxSetLimit(which, value);
+        if (status && charge.gpu >= 0)
+            account_give_back((unsigned)charge.gpu, charge.bytes);
+    }
+    if (status) {
+        if (known)
+            ledger_put(before);
+        return status;
+    }
+    int gpu = current_gpu();
+    if (gpu >= 0 && before.bytes > wanted)
+        account_give_back((unsigned)gpu, before.bytes - wanted);
+    if (gpu >= 0 && wanted)
+        ledger_put((struct holding){.kind = kind, .gpu = (unsigned)gpu, .handle = (uintptr_t)context, .bytes = wanted,
+                                    .context = context});
+    return CUDA_SUCCESS;
+}
+
 /* ---- synchronising ---- */
 API cuCtxSynchronize(void)
 {
@@ -151,3 +225,15 @@ API cuCtxSynchronize(void)
     pools_refresh();
     return status;
 }
+
+#define SYNCHRONISE(symbol, kind)                                                  \
+    API symbol(kind what)                                                          \
+    {                                                                              \
+        CUresult status = cudaapi_real.symbol(what);                               \
+        pools_refresh();                                                           \
+        return status;                                                             \
+    }
+SYNCHRONISE(cuCtxSynchronize_v2, CUcontext)
+SYNCHRONISE(cuStreamSynchronize, CUstream)
+SYNCHRONISE(cuStreamSynchronize_ptsz, CUstream)
+SYNCHRONISE(cuEventSynchronize, CUevent)

@@ -14,7 +14,43 @@ add_custom_command(
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
-  enforce/account.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/launch.c enforce/lease.c
-  enforce/link.c enforce/outstanding.c lease/pace.c
-  enforce/ledger.c enforce/memory.c enforce/pools.c enforce/route.c enforce/tenant.c pages/pages.c)
+  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/folder.c enforce/image.c
+  enforce/launch.c enforce/lease.c enforce/ledger.c enforce/link.c enforce/memory.c enforce/modules.c
+  enforce/outstanding.c enforce/pools.c enforce/route.c enforce/tenant.c enforce/virtual.c lease/pace.c pages/pages.c)
 target_include_directories(enforce-objects PRIVATE enforce lease include ${CMAKE_CURRENT_BINARY_DIR})
+
+# Loadable wherever there is glibc 2.17: see oldlibc.c.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(OLD_LIBC GLIBC_2.2.5)
+else()
+  set(OLD_LIBC GLIBC_2.17)
+endif()
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map "${OLD_LIBC} { global: *; };\n")
+foreach(name libdl.so.2 libpthread.so.0)
+  add_library(${name} SHARED enforce/oldlibc.c)
+  target_compile_options(${name} PRIVATE -fno-builtin -w)
+  set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX "" NO_SONAME ON C_VISIBILITY_PRESET default
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/oldlibc)
+  target_link_options(${name} PRIVATE -nostdlib -Wl,-soname,${name}
+    -Wl,--version-script,${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map)
+endforeach()
+target_compile_definitions(libdl.so.2 PRIVATE FOR_LIBDL)
+# The library that stands before NVML, too.
+function(link_old_libc target)
+  target_link_libraries(${target} PRIVATE -Wl,--no-as-needed libdl.so.2 libpthread.so.0 -Wl,--as-needed)
+  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
+endfunction()
+link_old_libc(enforce)
+
+# The same for NVML: this tenant's cards, memory and processes; nothing that changes a card.
+set(ENFORCE_SETTINGS ${CMAKE_CURRENT_BINARY_DIR}/enforce-settings.c)
+add_custom_command(
+  OUTPUT ${ENFORCE_SETTINGS}
+  COMMAND ${Python_EXECUTABLE} -m enforce.settings --compiler ${CMAKE_C_COMPILER} --include ${NVML_INCLUDE}
+    --source ${ENFORCE_SETTINGS}
+  DEPENDS enforce/settings.py ${NVMLAPI_GENERATOR}
+  WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
+nvml_library(enforce-nvml enforce PASS_ON
+  ${ENFORCE_SETTINGS} enforce/folder.c enforce/view.c enforce/view_processes.c pages/pages.c)
+target_include_directories(enforce-nvml-objects PRIVATE enforce include)
+link_old_libc(enforce-nvml)

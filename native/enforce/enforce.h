@@ -8,7 +8,7 @@
 #define __CUDA_API_VERSION_INTERNAL 1
 #include "cudaapi.h"
 #include "cudaapi_real.h"
-#include "milligpu/pages.h"
+#include "folder.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,8 +18,6 @@
 extern const struct mg_limits_page *tenant_limits; /* null: no device for this process */
 extern struct mg_usage_page *tenant_usage;
 extern int tenant_usage_file;
-extern char tenant_folder[];
-void say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line on stderr */
 
 /* ---- devices.c: which card of the page a device is ---- */
 int device_gpu(CUdevice device); /* -1: none */
@@ -37,6 +35,7 @@ enum { ACCOUNT_UNIT = 4096 }; /* no allocation takes less of a card than a page 
 bool account_charge(unsigned gpu, uint64_t bytes); /* all of it or, over the cap, nothing */
 void account_add(unsigned gpu, uint64_t bytes);    /* already taken: counted, cap or not */
 void account_give_back(unsigned gpu, uint64_t bytes);
+void account_settle(void);
 void account_refused(unsigned gpu);
 uint64_t account_used(unsigned gpu);
 uint64_t account_cap(unsigned gpu);
@@ -47,7 +46,8 @@ void account_in_child(void);
 
 /* ---- ledger.c: what this process holds, by handle ---- */
 enum holding_kind { HOLDING_POINTER = 1, HOLDING_ARRAY, HOLDING_MIPMAP, HOLDING_EXTERNAL, HOLDING_IMPORT,
-                    HOLDING_CONTEXT, HOLDING_PRIMARY, HOLDING_LIMITS, HOLDING_MODULE, HOLDING_LIBRARY };
+                    HOLDING_CONTEXT, HOLDING_PRIMARY, HOLDING_MODULE, HOLDING_LIBRARY,
+                    HOLDING_LIMITS /* and one more for each CUlimit */ };
 struct holding {
     enum holding_kind kind;
     unsigned gpu;
@@ -94,6 +94,11 @@ bool pools_trim(unsigned gpu);        /* make them let go of what they keep unus
 void pools_before_fork(void);
 void pools_in_parent(void);
 void pools_in_child(void);
+
+/* ---- virtual.c ---- */
+void virtual_before_fork(void);
+void virtual_in_parent(void);
+void virtual_in_child(void);
 
 /* ---- contexts.c ---- */
 void contexts_in_child(void);

@@ -11,7 +11,7 @@
 
 enum {
     ACTIVITY_VERSION = 1,
-    ACTIVITY_SLOTS = 256, /* contexts on one card; a real one has room for fewer */
+    ACTIVITY_SLOTS = 512, /* contexts on one card: as many as a usage page has processes */
     ACTIVITY_JOBS = 128,  /* how far a context's work may run ahead of the modelled card */
 };
 static const uint32_t ACTIVITY_MAGIC = 0x41475053; /* "SPGA" */
@@ -45,6 +45,8 @@ struct activity_page {
     uint64_t copy_free; /* when the copy engine has done what it was given */
     int32_t current;    /* the slot that has the card, or -1 */
     uint32_t used;      /* no slot from here on was ever taken */
+    /* A card that failed takes the contexts with it that it had: how often it did, and their CUresult since. */
+    uint32_t faults, fault;
     union {
         pthread_mutex_t lock; /* robust: a client may die with it */
         char room[64];
@@ -54,6 +56,7 @@ struct activity_page {
 _Static_assert(sizeof(struct activity_job) == 24, "mirrors activity.py");
 _Static_assert(sizeof(struct activity_slot) == 72 + 24 * ACTIVITY_JOBS, "mirrors activity.py");
 _Static_assert(offsetof(struct activity_page, speed) == 16, "mirrors activity.py");
+_Static_assert(offsetof(struct activity_page, faults) == 96, "mirrors activity.py");
 _Static_assert(offsetof(struct activity_page, slot) == 192, "mirrors activity.py");
 
 /* ---- timeline.c ---- */

@@ -24,7 +24,7 @@ static CUresult allocate(size_t size, enum memory_kind kind, void **pointer)
     struct context *context;
     CUresult status = context_current(&context);
     if (!status)
-        status = (CUresult)atomic_load(&context->failure);
+        status = context_status(context);
     if (status)
         return status;
     return pointer ? memory_new(context, size, kind, pointer) : CUDA_ERROR_INVALID_VALUE;
@@ -98,7 +98,7 @@ API cuMemFreeAsync(CUdeviceptr pointer, CUstream on)
     CUresult status = context_of_stream(on, &context, &stream);
     if (status || !pointer)
         return status;
-    if (!memory_find(pointer, &found) || found.start != pointer || found.kind != MEMORY_DEVICE)
+    if (!memory_find(pointer, &found) || found.start != pointer || !found.mapped)
         return CUDA_ERROR_INVALID_VALUE;
     struct work *work = work_new(WORK_FREE, 0);
     if (work)

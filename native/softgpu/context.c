@@ -22,6 +22,7 @@ static CUresult context_new(struct card *card, unsigned flags, struct context **
         context->card = card;
         context->flags = flags;
         context->slot = slot;
+        context->faults = __atomic_load_n(&card->activity->faults, __ATOMIC_ACQUIRE);
         context->id = next_id();
         pthread_mutex_init(&context->lock, 0);
         pthread_mutex_init(&context->account, 0);
@@ -67,10 +68,28 @@ CUresult context_current(struct context **context)
     return depth && stack[depth - 1] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+/* What a kernel does wrong is also the driver's to report, under the number that means "the application's fault". */
+static void report(struct card *card, CUresult failure)
+{
+    uint32_t xid = failure == CUDA_ERROR_ILLEGAL_ADDRESS ? 31 : 13;
+    card_call(card, WIRE_XID, &xid, sizeof xid, 0, 0, 0);
+}
+
 void context_fail(struct context *context, CUresult failure)
 {
     int none = CUDA_SUCCESS;
-    atomic_compare_exchange_strong(&context->failure, &none, (int)failure);
+    if (atomic_compare_exchange_strong(&context->failure, &none, (int)failure))
+        report(context->card, failure);
+}
+
+CUresult context_status(struct context *context)
+{
+    const struct activity_page *page = context->card->activity;
+    if (__atomic_load_n(&page->faults, __ATOMIC_ACQUIRE) != context->faults) {
+        int none = CUDA_SUCCESS;
+        atomic_compare_exchange_strong(&context->failure, &none, (int)page->fault);
+    }
+    return (CUresult)atomic_load(&context->failure);
 }
 
 static CUresult push(CUcontext handle)

@@ -112,6 +112,14 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle, 
     return CUDA_SUCCESS;
 }
 
+API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction handle, int threads,
+                                                         size_t dynamic_shared, unsigned flags)
+{
+    return flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE
+               ? CUDA_ERROR_INVALID_VALUE
+               : cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, handle, threads, dynamic_shared);
+}
+
 CUresult launch_check(const struct context *context, const struct function *function, const struct grid *grid)
 {
     uint64_t threads = (uint64_t)grid->threads[0] * grid->threads[1] * grid->threads[2];
@@ -175,6 +183,7 @@ static CUresult launch(CUfunction handle, struct grid grid, CUstream on, void **
         return CUDA_ERROR_OUT_OF_MEMORY;
     work->grid = grid;
     work->grid.kernel = function->kernel;
+    work->grid.function = function->handle;
     status = launch_pack(function, values, extra, work->parameters);
     if (status) {
         free(work);

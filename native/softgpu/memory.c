@@ -185,6 +185,13 @@ CUresult memory_free(uintptr_t start, bool host)
     return CUDA_SUCCESS;
 }
 
+/* In a stream, where pools of any kind of memory get theirs back. */
+void memory_free_later(uintptr_t start)
+{
+    if (memory_free(start, false))
+        memory_free(start, true);
+}
+
 void memory_free_context(struct context *context)
 {
     for (;;) {

@@ -73,7 +73,7 @@ static bool complete_first(struct stream *stream)
     if (work->kind == WORK_MARK)
         atomic_store(&work->mark->nanoseconds, stream->floor);
     if (work->kind == WORK_FREE)
-        memory_free(work->pointer, false);
+        memory_free_later(work->pointer);
     stream->trail = work->next;
     if (!stream->trail)
         stream->trail_end = &stream->trail;
@@ -300,7 +300,7 @@ static void wait_for(struct stream *stream, struct work *work)
 static void call_host(struct stream *stream, struct work *work)
 {
     settle(stream, work);
-    CUresult failure = (CUresult)atomic_load(&stream->context->failure);
+    CUresult failure = context_status(stream->context);
     if (work->kind == WORK_CALLBACK)
         work->callback.function(work->callback.stream, failure, work->callback.argument);
     else if (!failure)

@@ -106,7 +106,7 @@ API cuModuleLoadDataEx(CUmodule *made, const void *image, unsigned count, CUjit_
     int descriptor;
     CUresult status = context_current(&context);
     if (!status)
-        status = (CUresult)atomic_load(&context->failure);
+        status = context_status(context);
     if (!status && !made)
         status = CUDA_ERROR_INVALID_VALUE;
     if (!status)

@@ -4,7 +4,8 @@
 
 struct pool {
     CUmemoryPool handle;
-    CUdevice device;
+    CUdevice device; /* or ANY_DEVICE: of the process */
+    enum memory_kind kind;
     bool default_pool;
     uint64_t release_threshold;
     _Atomic uint64_t held, most; /* bytes of the card; nothing is kept back, so held is also what is in use */
@@ -20,14 +21,16 @@ void pool_count(struct pool *pool, size_t bytes, bool taken)
     while (now > most && !atomic_compare_exchange_weak(&pool->most, &most, now)) {}
 }
 
+enum { ANY_DEVICE = -1 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *defaults[MOST_CARDS], *current[MOST_CARDS];
 
-static struct pool *pool_new(CUdevice device, bool default_pool)
+static struct pool *pool_new(CUdevice device, enum memory_kind kind, bool default_pool)
 {
     struct pool *pool = calloc(1, sizeof *pool);
     if (pool) {
         pool->device = device;
+        pool->kind = kind;
         pool->default_pool = default_pool;
         pool->handle = handle_new(HANDLE_POOL, pool);
     }
@@ -42,7 +45,7 @@ static CUresult default_pool(CUdevice device, struct pool **pool)
         return status;
     pthread_mutex_lock(&lock);
     if (!defaults[device])
-        current[device] = defaults[device] = pool_new(device, true);
+        current[device] = defaults[device] = pool_new(device, MEMORY_DEVICE, true);
     *pool = defaults[device];
     pthread_mutex_unlock(&lock);
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -81,17 +84,53 @@ API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
     return status;
 }
 
+static enum memory_kind pool_kind(const CUmemLocation *location, CUmemAllocationType type)
+{
+    if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return MEMORY_MANAGED;
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? MEMORY_DEVICE : MEMORY_HOST;
+}
+
+/* Pools of managed and of host memory belong to the process, not to a card. */
+API cuMemGetDefaultMemPool(CUmemoryPool *made, CUmemLocation *location, CUmemAllocationType type)
+{
+    static struct pool *shared[MEMORY_REGISTERED];
+    CUresult status = sg_ready();
+    if (status)
+        return status;
+    if (!made || !location)
+        return CUDA_ERROR_INVALID_VALUE;
+    enum memory_kind kind = pool_kind(location, type);
+    if (kind == MEMORY_DEVICE)
+        return cuDeviceGetDefaultMemPool(made, location->id);
+    pthread_mutex_lock(&lock);
+    if (!shared[kind])
+        shared[kind] = pool_new(ANY_DEVICE, kind, true);
+    *made = shared[kind] ? shared[kind]->handle : 0;
+    pthread_mutex_unlock(&lock);
+    return *made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API cuMemGetMemPool(CUmemoryPool *made, CUmemLocation *location, CUmemAllocationType type)
+{
+    if (location && pool_kind(location, type) == MEMORY_DEVICE)
+        return cuDeviceGetMemPool(made, location->id);
+    return cuMemGetDefaultMemPool(made, location, type);
+}
+
 API cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *wanted)
 {
     struct card *card;
     if (!made || !wanted)
         return CUDA_ERROR_INVALID_VALUE;
-    if (wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE || wanted->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    if (wanted->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
         return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult status = sg_card(wanted->location.id, &card);
+    bool here = wanted->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    CUresult status = here ? sg_card(wanted->location.id, &card) : sg_ready();
     if (status)
         return status;
-    struct pool *pool = pool_new(wanted->location.id, false);
+    enum memory_kind kind = pool_kind(&wanted->location, wanted->allocType);
+    struct pool *pool = pool_new(here ? wanted->location.id : ANY_DEVICE, kind, false);
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *made = pool->handle;
@@ -105,7 +144,7 @@ API cuMemPoolDestroy(CUmemoryPool handle)
         return CUDA_ERROR_INVALID_VALUE;
     handle_drop(HANDLE_POOL, handle);
     pthread_mutex_lock(&lock);
-    if (current[pool->device] == pool)
+    if (pool->device != ANY_DEVICE && current[pool->device] == pool)
         current[pool->device] = defaults[pool->device];
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS; /* what is still allocated from it counts on; the structure stays */
@@ -162,10 +201,10 @@ API cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool hand
     struct context *context;
     struct stream *stream;
     CUresult status = context_of_stream(on, &context, &stream);
-    if (!status && (!pointer || !pool || pool->device != context->card->ordinal))
+    if (!status && (!pointer || !pool || (pool->device != ANY_DEVICE && pool->device != context->card->ordinal)))
         status = CUDA_ERROR_INVALID_VALUE;
     if (!status)
-        status = memory_new(context, size, MEMORY_DEVICE, (void **)pointer);
+        status = memory_new(context, size, pool->kind, (void **)pointer);
     if (!status)
         memory_of_pool(*pointer, pool);
     return status;

@@ -140,7 +140,7 @@ static void wait_until(struct stream *stream, uint64_t sequence)
 CUresult stream_wait(struct stream *stream, uint64_t sequence)
 {
     wait_until(stream, sequence);
-    return (CUresult)atomic_load(&stream->context->failure);
+    return context_status(stream->context);
 }
 
 static void fill(const struct work *work)
@@ -162,7 +162,7 @@ static void fill(const struct work *work)
 void work_run(struct stream *stream, struct work *work, struct tally *tally)
 {
     struct context *context = stream->context;
-    if (atomic_load(&context->failure) != CUDA_SUCCESS)
+    if (context_status(context) != CUDA_SUCCESS)
         return;
     if (work->kind == WORK_GRID) {
         int failure = grid_run(&work->grid, work->parameters, tally);
@@ -206,11 +206,11 @@ static void perform(struct stream *stream, struct work *work)
         account_end(context);
         break;
     case WORK_HOST:
-        if (atomic_load(&context->failure) == CUDA_SUCCESS)
+        if (context_status(context) == CUDA_SUCCESS)
             work->host.function(work->host.argument);
         break;
     case WORK_CALLBACK:
-        work->callback.function(work->callback.stream, (CUresult)atomic_load(&context->failure),
+        work->callback.function(work->callback.stream, context_status(context),
                                 work->callback.argument);
         break;
     case WORK_MARK:
@@ -222,7 +222,7 @@ static void perform(struct stream *stream, struct work *work)
         mark_drop(work->mark);
         break;
     case WORK_FREE:
-        memory_free(work->pointer, false);
+        memory_free_later(work->pointer);
         break;
     }
 }
@@ -345,6 +345,8 @@ static bool order(struct stream *stream)
 static CUresult submit(struct stream *stream, struct work *work, struct mark *mark)
 {
     struct context *context = stream->context;
+    if (stream == context->legacy && atomic_load(&context->captures))
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     uint64_t waiting = stream->submitted - atomic_load(&stream->completed);
     if (waiting > MOST_WAITING)
         wait_until(stream, stream->submitted - MOST_WAITING);
@@ -363,9 +365,9 @@ CUresult stream_submit(struct stream *stream, struct work *work)
 {
     if (!work)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult status = (CUresult)atomic_load(&stream->context->failure);
+    CUresult status = context_status(stream->context);
     if (!status)
-        status = submit(stream, work, 0);
+        status = stream->capture ? capture_work(stream, work) : submit(stream, work, 0);
     if (status)
         free(work);
     return status;
@@ -383,6 +385,12 @@ CUresult stream_submit_mark(struct stream *stream, struct mark **made)
     stream_keep(stream);
     *mark = (struct mark){.references = 2, .stream = stream};
     work->mark = mark;
+    if (stream->capture) {
+        free(work);
+        mark->references = 1;
+        *made = mark;
+        return capture_mark(stream, mark);
+    }
     CUresult status = submit(stream, work, mark);
     if (status) {
         free(work);
@@ -409,7 +417,7 @@ CUresult context_drain(struct context *context, bool blocking_only)
             }
         pthread_mutex_unlock(&context->lock);
         if (!busy)
-            return (CUresult)atomic_load(&context->failure);
+            return context_status(context);
         wait_until(busy, sequence);
         stream_release(busy);
     }

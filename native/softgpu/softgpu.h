@@ -14,7 +14,8 @@
 
 /* ---- handles: numbers that can be checked, never pointers that must be trusted ---- */
 enum handle_kind { HANDLE_CONTEXT = 1, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_GRAPH,
-                   HANDLE_NODE, HANDLE_EXEC, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_POOL, HANDLE_KINDS };
+                   HANDLE_NODE, HANDLE_EXEC, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_POOL, HANDLE_LINKER, HANDLE_OWNED,
+                   HANDLE_KINDS };
 void *handle_new(enum handle_kind kind, void *object); /* null when there are too many */
 void *handle_get(enum handle_kind kind, const void *handle);
 void *handle_drop(enum handle_kind kind, const void *handle); /* the object, for its owner to free */
@@ -50,6 +51,7 @@ struct context {
     unsigned long long id;
     _Atomic int failure; /* the sticky error */
     uint32_t slot;       /* of the card's activity page */
+    uint32_t faults;     /* that the card had before */
     pthread_mutex_t account;
     unsigned running;    /* pieces of work on the CPU right now */
     /* The streams and their queues. */
@@ -58,12 +60,14 @@ struct context {
     atomic_uint waiters;
     struct stream *streams;
     struct stream *legacy;
+    atomic_uint captures; /* of streams that the legacy one would wait for */
     uint64_t ends[ACTIVITY_JOBS]; /* of jobs whose end was seen; under the lock */
     uint64_t ended;               /* jobs so far */
 };
 CUresult context_current(struct context **context);
 CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream);
-void context_fail(struct context *context, CUresult failure);
+void context_fail(struct context *context, CUresult failure); /* its own kernel did something wrong */
+CUresult context_status(struct context *context);             /* the sticky error, also of a card that failed */
 unsigned long long next_id(void);
 
 /* ---- the account of engine time, in real time ---- */
@@ -78,6 +82,7 @@ struct mark { /* a place in a stream, shared by an event and those who wait for 
     struct stream *stream;
     uint64_t sequence;
     _Atomic uint64_t nanoseconds; /* when it was reached */
+    unsigned long long capture;   /* it was recorded into a graph, by the capture of this number; 0: it was not */
 };
 struct grid {
     const struct sg_kernel *kernel;
@@ -85,6 +90,7 @@ struct grid {
     /* In modelled time: when it begins and how fast the card's clock is, for the clocks that kernels read. */
     uint32_t clock_khz;
     uint64_t start;
+    CUfunction function; /* for graphs: whose module may be gone when they run */
 };
 struct tally { /* what threads did: instructions of all, of the busiest, and nanoseconds of the longest sleep */
     uint64_t total, longest, sleep;
@@ -125,6 +131,8 @@ struct stream {
     struct work *trail, **trail_end;
     uint64_t executed; /* up to here the CPU is through */
     uint64_t floor;    /* when the last completed work ended on the card */
+    struct capture *capture; /* what is submitted becomes part of a graph */
+    bool unjoined;           /* and the capturing stream has not waited for it yet */
 };
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
 void stream_keep(struct stream *stream);
@@ -139,6 +147,24 @@ void work_run(struct stream *stream, struct work *work, struct tally *tally); /*
 void mark_drop(struct mark *mark);
 void mark_keep(struct mark *mark);
 bool mark_reached(struct mark *mark);
+
+/* ---- user objects, and the references that a graph or an instance of one holds ---- */
+struct keep {
+    struct kept { CUuserObject handle; unsigned count; } *items;
+    size_t count;
+};
+CUresult owned_keep(CUuserObject handle, unsigned count);
+CUresult owned_drop(CUuserObject handle, unsigned count);
+bool keep_add(struct keep *keep, CUuserObject handle, unsigned count); /* takes over references that are there */
+bool keep_copy(struct keep *to, const struct keep *from);
+void keep_clear(struct keep *keep);
+
+/* ---- capture: what is submitted to a stream becomes a graph ---- */
+CUresult capture_work(struct stream *stream, struct work *work);
+CUresult capture_mark(struct stream *stream, struct mark *mark);
+CUresult capture_wait(struct stream *stream, struct mark *mark); /* CUDA_SUCCESS: it joined, or nothing is captured */
+CUresult capture_forbids(struct stream *stream);                 /* calls that no graph can contain */
+CUresult graph_add_work(CUgraph graph, struct work *work, CUgraphNode *made);
 
 /* ---- modelled time (modelled.c), the page's timeline behind it ---- */
 enum { PACE_LATENCY = 4 }; /* cycles from one instruction of a thread to its next */
@@ -163,6 +189,7 @@ struct allocation {
 };
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer);
 CUresult memory_free(uintptr_t start, bool host);
+void memory_free_later(uintptr_t start);
 void memory_free_context(struct context *context);
 bool memory_find(uintptr_t address, struct allocation *found);
 bool memory_on_card(const void *address, const struct card *card); /* device memory of this card */

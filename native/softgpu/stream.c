@@ -68,6 +68,9 @@ API cuStreamSynchronize(CUstream handle)
     CUresult status = context_of_stream(handle, &context, &stream);
     if (status)
         return status;
+    status = capture_forbids(stream);
+    if (status)
+        return status;
     return stream == context->legacy ? context_drain(context, true) : stream_wait(stream, stream->submitted);
 }
 
@@ -78,7 +81,9 @@ API cuStreamQuery(CUstream handle)
     CUresult status = context_of_stream(handle, &context, &stream);
     if (status)
         return status;
-    status = (CUresult)atomic_load(&context->failure);
+    status = capture_forbids(stream);
+    if (!status)
+        status = context_status(context);
     if (status)
         return status;
     return stream_completed(stream) >= stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -122,16 +127,6 @@ API cuStreamGetCtx(CUstream handle, CUcontext *made)
     if (!status && made)
         *made = context->handle;
     return status ? status : made ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *capturing)
-{
-    struct context *context;
-    struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
-    if (!status && capturing)
-        *capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    return status ? status : capturing ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
@@ -259,7 +254,7 @@ API cuEventQuery(CUevent handle)
     struct mark *mark = place_of(event);
     if (!mark)
         return CUDA_SUCCESS;
-    status = (CUresult)atomic_load(&mark->stream->context->failure);
+    status = mark->capture ? CUDA_ERROR_CAPTURED_EVENT : context_status(mark->stream->context);
     if (!status && !mark_reached(mark))
         status = CUDA_ERROR_NOT_READY;
     mark_drop(mark);
@@ -274,7 +269,7 @@ API cuEventSynchronize(CUevent handle)
         return status;
     struct mark *mark = place_of(event);
     if (mark)
-        status = stream_wait(mark->stream, mark->sequence);
+        status = mark->capture ? CUDA_ERROR_CAPTURED_EVENT : stream_wait(mark->stream, mark->sequence);
     mark_drop(mark);
     return status;
 }
@@ -293,6 +288,11 @@ API cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags)
     struct mark *mark = place_of(event);
     if (!mark)
         return CUDA_SUCCESS;
+    if (mark->capture || stream->capture) {
+        status = capture_wait(stream, mark);
+        mark_drop(mark);
+        return status;
+    }
     struct work *work = work_new(WORK_WAIT, 0);
     if (work)
         work->mark = mark;
@@ -313,7 +313,9 @@ API cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
     if (!milliseconds)
         return CUDA_ERROR_INVALID_VALUE;
     struct mark *from = place_of(first), *to = place_of(second);
-    if (!from || !to || (first->flags | second->flags) & CU_EVENT_DISABLE_TIMING)
+    if ((from && from->capture) || (to && to->capture))
+        status = CUDA_ERROR_CAPTURED_EVENT;
+    else if (!from || !to || (first->flags | second->flags) & CU_EVENT_DISABLE_TIMING)
         status = CUDA_ERROR_INVALID_HANDLE;
     else if (!mark_reached(from) || !mark_reached(to))
         status = CUDA_ERROR_NOT_READY;

@@ -15,6 +15,7 @@ enum wire_kind {
     WIRE_CONTEXT_OPEN = 5,  /* -> u32 slot of the activity page */
     WIRE_CONTEXT_CLOSE = 6, /* u32 slot */
     WIRE_COMPILE = 7,       /* PTX text -> the log, and a descriptor when it worked */
+    WIRE_XID = 8,           /* u32 number, of the sort that applications cause */
 };
 
 struct wire_request {

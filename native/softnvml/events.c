@@ -146,8 +146,8 @@ API nvmlEventSetWait_v2(nvmlEventSet_t handle, nvmlEventData_t *data, unsigned t
     nvmlReturn_t status = take(set, data, 0);
     while (status) {
         nvmlReturn_t gone = lost(set);
-        if (gone)
-            return gone;
+        if (gone) /* what was reported before it went comes first */
+            return take(set, data, 0) ? gone : NVML_SUCCESS;
         long long left = end - milliseconds();
         if (left <= 0)
             return NVML_ERROR_TIMEOUT;

@@ -38,4 +38,5 @@ def test_sessions_are_apart_and_forgotten() -> None:
         meter.add("b", second, [0])
     assert (meter.rates("a"), meter.rates("b")) == ((1.0,), (0.0,))
     meter.forget("a")
+    assert meter.known == {"b"}
     assert meter.rates("a") is None

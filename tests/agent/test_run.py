@@ -118,7 +118,8 @@ def test_what_never_fits_does_not_wait(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-p", "0"], "-p='0': want a fraction of one GPU from 0.001 to 1"),
+        (["-p", "0"], "mib=None: want an amount of memory when no compute is guaranteed"),
+        (["-p", "0", "-m", "1Gi"], "limit=None: want a limit, or the policy best-effort or equal"),
         (["-p", "1.5"], "-p='1.5': want a fraction"),
         (["-p", "half"], "-p='half': want a fraction"),
         (["-m", "0"], "-m='0': want a size"),

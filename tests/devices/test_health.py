@@ -56,6 +56,8 @@ def test_a_lost_card_is_sick_until_it_answers() -> None:
     lost = Lost(0, "GPU-0")
     assert after(SOUND, lost).state is State.SICK
     assert after(SOUND, lost, SOUND) == OK
+    assert after(SOUND, 79, lost).reason.startswith("lost")
+    assert after(SOUND, 79, lost, SOUND) == OK
 
 
 def test_heat_comes_and_goes_with_a_distance() -> None:

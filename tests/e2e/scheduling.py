@@ -1,22 +1,15 @@
-"""A scheduler service beside a test's cluster, nodes with GPUs, and what the grants in a cluster add up to."""
+"""Nodes with GPUs that only the control plane believes in, and what the grants in a cluster add up to."""
 
-import socket
-import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import httpx2
 from lightkube.resources.core_v1 import Pod
 
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
-from devcluster.fixtures import NewKwokNodes
 from devcluster.kwok import KwokNodes
 from devcluster.pods import pod
-from devcluster.process import Process
-from devcluster.wait import until
 from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
@@ -24,54 +17,24 @@ from milligpu.model.units import Mib
 from milligpu.wire.grant import decode_grant
 from milligpu.wire.inventory import encode_inventory
 
-READY_DEADLINE_S = 60.0
 CARD_MIB = Mib(16384)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class SchedulerService:
-    """`milligpu scheduler serve` as a process of the cluster's; a test may kill, stop and start it."""
-
-    def __init__(self, cluster: Cluster, name: str, *arguments: str, kubeconfig: Path | None = None) -> None:
-        self.cluster = cluster
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [str(Path(sys.executable).with_name("milligpu")), "scheduler", "serve"]
-        command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig), "--port", str(self.port)]
-        command += ["--namespace", "default", *arguments]
-        self.process: Process = cluster.new_process(name, command)
-
-    def start(self) -> "SchedulerService":
-        self.process.start()
-        return self
-
-    def wait_ready(self) -> "SchedulerService":
-        def ready() -> bool:
-            self.process.must_run()
-            return httpx2.get(f"{self.url}/readyz", timeout=5).status_code == 200
-
-        until("the scheduler service", ready, READY_DEADLINE_S, retry=(httpx2.TransportError,))
-        return self
-
-    def post(self, verb: str, body: object, timeout: float = 30) -> Any:
-        return httpx2.post(f"{self.url}/{verb}", json=body, timeout=timeout).json()
-
-
 def gpu_nodes(
-    add: NewKwokNodes, count: int, cards: int = 2, *, cpu: str = "64", milli: int = 1000, **card: Any
+    add: Callable[..., KwokNodes],
+    count: int,
+    cards: int = 2,
+    *,
+    options: Mapping[str, Any] | None = None,
+    **card: Any,
 ) -> KwokNodes:
     """KWOK nodes, each with cards of its own; the kubelet's count of milli-GPU is there, too."""
-    resources = {names.VGPU: str(cards * milli), names.WHOLE_GPU: str(cards), "cpu": cpu}
+    resources = {names.VGPU: str(cards * 1000), names.WHOLE_GPU: str(cards)}
 
     def annotations(node: str) -> dict[str, str]:
         return {names.INVENTORY: inventory(node, cards, **card)}
 
-    return add(count, resources=resources, each=annotations)
+    return add(count, resources=resources, each=annotations, **(options or {}))
 
 
 def inventory(node: str, cards: int, model: str = "Tesla V100-SXM2-16GB", mib: int = CARD_MIB, **card: Any) -> str:

@@ -1,6 +1,6 @@
 """One card for all tests here; each test has its own tenant on it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,16 @@ Tenants = Callable[..., rig.Tenant]
 
 
 @pytest.fixture
-def tenant(cards: rig.Cards, tmp_path: Path) -> Tenants:
+def tenant(cards: rig.Cards, tmp_path: Path) -> Iterator[Tenants]:
     """Make tenants on the one card."""
+    made: list[rig.Tenant] = []
 
-    def make(cap: int = rig.CAP, name: str = "tenant", on: rig.Cards = cards) -> rig.Tenant:
-        return rig.tenant(tmp_path / name, on, cap)
+    def make(
+        cap: int = rig.CAP, name: str = "tenant", on: rig.Cards = cards, uuids: Sequence[str] | None = None
+    ) -> rig.Tenant:
+        made.append(rig.tenant(tmp_path / name, on, cap, uuids))
+        return made[-1]
 
-    return make
+    yield make
+    for each in made:
+        each.close()

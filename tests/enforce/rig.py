@@ -60,7 +60,8 @@ class Tenant:
 
     folder: Path
     cards: Cards
-    uuids: Sequence[str] = field(default=())
+    uuids: Sequence[str] = ()
+    processes: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
 
     @property
     def page(self) -> Path:
@@ -84,7 +85,15 @@ class Tenant:
         """Run a program as this tenant."""
         environment = {**self.environment(), **env}
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        started = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.processes.append(started)
+        return started
+
+    def close(self) -> None:
+        """End what a test left running."""
+        for process in self.processes:
+            with process:
+                process.kill()
 
     def run(self, *command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         with self.start(*command, **env) as process:
@@ -127,8 +136,9 @@ def tenant(folder: Path, on: Cards, cap: int = CAP, uuids: Sequence[str] | None 
     """Make the session folder of a tenant."""
     made = Tenant(folder, on, on.uuids if uuids is None else uuids)
     (folder / "tenant/real").mkdir(parents=True)
-    (folder / "libcuda.so.1").symlink_to(library("enforce/libcuda.so.1"))
-    (folder / "tenant/real/libcuda.so.1").symlink_to(library("softgpu/libcuda.so.1"))
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (folder / name).symlink_to(library(f"enforce/{name}"))
+        (folder / "tenant/real" / name).symlink_to(library(f"softgpu/{name}"))
     made.page.write_bytes(limits(made.uuids, cap))
     made.usage.write_bytes(encode_usage(UsagePage(tuple(Account() for _ in made.uuids))))
     return made

@@ -1,12 +1,15 @@
 """Every way to the driver leads through the limits library, and without limits there is no driver."""
 
 import json
+import re
 import shutil
 import struct
+import subprocess
 import sys
 
 import pytest
 
+from milligpu.native import library
 from tests.enforce.conftest import Tenants
 from tests.enforce.rig import CAP, CONTEXT, MIB
 
@@ -137,6 +140,15 @@ def test_tinygrad_trains_within_its_share(tenant: Tenants) -> None:
     assert float(done.stdout.split()[-1]) > 0.95, done.stderr
     assert CONTEXT < made.account().peak <= CAP
     assert made.account().refused == 0
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
+def test_the_library_can_be_loaded_with_glibc_2_17(name: str) -> None:
+    command = ["objdump", "-T", library(f"enforce/{name}")]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([0-9.]+)", table)}
+    assert needed
+    assert max(needed) <= (2, 17), re.findall(r"\(GLIBC_2\.(?:1[89]|[23]\d)\) (\w+)", table)
 
 
 def test_what_does_not_fit_is_refused_with_a_line_that_says_why(tenant: Tenants) -> None:

@@ -4,15 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.softgpu.machine import CLIENTS, ROOT, Machine
+
 PROGRAM = Path(sys.executable).parent / "milligpu"
-CLIENTS = Path(__file__).parent / "clients"
-ROOT = Path(__file__).parents[2]
 
 Softgpu = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -43,3 +43,19 @@ def client(softgpu: Softgpu) -> Callable[..., dict[str, Any]]:
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+
+
+@pytest.fixture(scope="session")
+def machine(softgpu: Softgpu, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Four cards that stay for all tests."""
+    machine = Machine(softgpu, tmp_path_factory.mktemp("fleet"))
+    yield machine
+    machine.end()
+
+
+@pytest.fixture
+def sound(machine: Machine) -> Iterator[None]:
+    """Whatever befell the cards in a test is over after it."""
+    yield
+    for index in range(4):
+        machine.fault(index, clear=True)

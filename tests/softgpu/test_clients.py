@@ -28,6 +28,24 @@ def test_libraries_pools_extended_launches_and_rectangles(client: Client) -> Non
     assert {name for name, good in results.items() if not good} == set()
 
 
+def test_numbas_kernels_compute_what_numpy_does(client: Client) -> None:
+    results = client("numba_kernels.py", "--devices", "2", "--memory", "2Gi")
+    assert len(results) == 10
+    assert {name for name, good in results.items() if not good} == set()
+
+
+def test_cuda_cores_programs_memory_and_graphs(client: Client) -> None:
+    results = client("core_kernels.py", "--devices", "2", "--memory", "2Gi")
+    assert len(results) == 11
+    assert {name: result for name, result in results.items() if result != "ok"} == {}
+
+
+def test_streams_are_captured_into_graphs(client: Client) -> None:
+    results = client("captures.py", "--memory", "1Gi")
+    assert len(results) > 10
+    assert {name for name, good in results.items() if not good} == set()
+
+
 def test_tinygrads_operations_compute_what_numpys_do(client: Client) -> None:
     results = client("sweep.py")
     assert len(results) > 90

@@ -40,6 +40,7 @@ taken = [int(worker.stdout.readline()) for worker in workers]
 def state():
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(os.environ["MILLIGPU_SOFTGPU"] + "/control.sock")
+        control.shutdown(socket.SHUT_WR)
         return json.load(control.makefile())[0]
 full = state()
 for worker in workers[::2]:

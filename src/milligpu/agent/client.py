@@ -1,11 +1,13 @@
 """The other end of the agent's socket: finds an agent, or starts one."""
 
+import fcntl
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 from milligpu.agent import protocol
 from milligpu.agent.places import SERVICE, Places
@@ -74,17 +76,27 @@ class Client:
     def _connect(self) -> socket.socket:
         own = Places.own(self._env)
         deadline = time.monotonic() + _START_SECONDS
-        while True:
-            for places in (Places(SERVICE), own):
-                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                with suppress(OSError):
-                    connection.connect(str(places.socket))
-                    return connection
-                connection.close()
+        while (connection := self._connected(own)) is None:
             if time.monotonic() > deadline:
                 raise Unavailable("the agent does not start", hint=f"its log: {own.log}")
-            self._start(own)
+            with _alone(own.starting):
+                # Whoever had the lock before us may have started one.
+                connection = self._connected(own)
+                if connection is not None:
+                    return connection
+                self._start(own)
             time.sleep(_LOOK_SECONDS)
+        return connection
+
+    @staticmethod
+    def _connected(own: Places) -> socket.socket | None:
+        for places in (Places(SERVICE), own):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            with suppress(OSError):
+                connection.connect(str(places.socket))
+                return connection
+            connection.close()
+        return None
 
     def _start(self, places: Places) -> None:
         """Start an agent; it returns at once when there is one already."""
@@ -94,9 +106,18 @@ class Client:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=env, cwd="/"
         )
-        if done.returncode:
+        if done.returncode > 0:  # one that was killed says nothing against the next
             reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
             raise Unavailable(f"the agent did not start: {reason}")
+
+
+@contextmanager
+def _alone(lock: Path) -> Generator[None]:
+    """One at a time: a hundred commands that find no agent must not start a hundred."""
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _outside(env: Mapping[str, str], places: Places) -> dict[str, str]:

@@ -5,10 +5,12 @@ given to somebody else. So an agent may be killed between any two lines of this.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
-from milligpu.agent.books import Books, Held
+from milligpu.agent.arbiter import Arbiter
+from milligpu.agent.books import CONTAINER, Books, Held
 from milligpu.agent.machine import Hardware, Machine
 from milligpu.agent.processes import Process
 from milligpu.agent.protocol import Granted, Queued, refusal
@@ -21,6 +23,7 @@ from milligpu.agent.wish import Wish, describe_command, describe_share
 from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity, Unavailable
 from milligpu.model.grant import Grant, NoFit
 from milligpu.model.request import ShareRequest
+from milligpu.model.units import Mib
 from milligpu.wire.limits import LimitsPage
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,8 @@ class Keeper:
         self,
         sessions: Sessions,
         hardware: Hardware,
+        arbiter: Arbiter,
+        *,
         name: str,
         now: Callable[[], float],
         watch: Callable[[Session], None],
@@ -42,9 +47,14 @@ class Keeper:
         self.queue = Queue()
         self.sessions: dict[str, Session] = {}
         """Each holds its share from before its command hears of it until nothing of it is left on a GPU."""
+        self._beyond: dict[tuple[str, str], Mib] = {}
+        """What sessions still use of a GPU's memory after their cap was lowered; nobody else can have it yet."""
         self.closing: set[str] = set()
         """Those whose command has gone."""
         self.hardware = hardware
+        self._arbiter = arbiter
+        self._tenants: dict[str, int] = {}
+        """The arbiter's numbers of those with a share."""
         self._name = name
         self._now = now
         self._watch = watch
@@ -59,7 +69,7 @@ class Keeper:
     @property
     def held(self) -> Sequence[Held]:
         """All that is held, in the order in which it was granted."""
-        return [session.held for session in self.sessions.values()]
+        return [self._booked(session) for session in self.sessions.values()]
 
     def machine(self) -> Machine:
         """This machine's GPUs; looked for again whenever nobody is on any."""
@@ -78,6 +88,8 @@ class Keeper:
         self._write_pages()
         for session in self.sessions.values():
             log.info("session %s: found again", session.id)
+            if not session.whole and session.id not in self.closing:
+                self._arbitrate(session)
             self._watch(session)
         return broken
 
@@ -130,6 +142,9 @@ class Keeper:
         self.disk.remove(session)
         del self.sessions[session]
         self.closing.discard(session)
+        tenant = self._tenants.pop(session, None)
+        if tenant is not None:
+            self._arbiter.remove(tenant)
         log.info("session %s: ended", session)
         self._write_pages()
         self.serve_queue()
@@ -167,12 +182,29 @@ class Keeper:
         session = Session(waiting.id, waiting.process, waiting.command, self._now(), waiting.wish, held)
         page = None if session.whole else self._page(session, self.books.slots([*self.held, held]))
         self.disk.add(session, page, self.machine().drivers)
+        try:
+            if not session.whole:
+                self._arbitrate(session)
+        except MilligpuError:
+            self.disk.close(session.id)
+            self.disk.remove(session.id)
+            raise
         self.sessions[session.id] = session
         self._write_pages(but=session.id)
         log.info(
             "session %s: %s for process %d", session.id, describe_share(waiting.wish.share), waiting.process.pid
         )
         return session
+
+    def _arbitrate(self, session: Session) -> None:
+        tenant = self.disk.tenant(session.id)
+        self._tenants[session.id] = self._arbiter.add(tenant.folder)
+        tenant.give_socket(session.process.uid)
+
+    def charged(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """The GPU time that each session was charged so far, in nanoseconds for each of its GPUs."""
+        for session, tenant in self._tenants.items():
+            yield session, [account.charged_ns for account in self._arbiter.accounts(tenant)]
 
     def _granted(self, session: Session) -> Granted:
         softgpu = self.machine().softgpu
@@ -200,12 +232,32 @@ class Keeper:
                 f"{describe_share(share)} is not free where session {session.id} is: {self._cards(answer)}"
             )
         changed = replace(session, wish=replace(session.wish, share=share), held=Held(session.id, answer))
+        for before in self._booked(session).shares:
+            self._beyond[session.id, before.gpu] = before.mib
         self.disk.change(changed)
         self.sessions[session.id] = changed
         self._write_pages()
         log.info("session %s: resized to %s", session.id, describe_share(share))
         self.serve_queue()
         return changed
+
+    def counted(self, used: Mapping[tuple[str, str], float]) -> None:
+        """The driver has counted, by session and GPU: a cap below what is in use frees only what is not."""
+        self._beyond = {
+            (session.id, share.gpu): Mib(ceil(used.get((session.id, share.gpu), 0)))
+            for session in self.sessions.values()
+            for share in session.shares
+            if not share.whole and used.get((session.id, share.gpu), 0) > share.mib
+        }
+        if self.queue:
+            self.serve_queue()
+
+    def _booked(self, session: Session) -> Held:
+        beyond = {share.gpu: self._beyond.get((session.id, share.gpu), Mib(0)) for share in session.shares}
+        if not any(beyond.values()):
+            return session.held
+        shares = tuple(replace(share, mib=max(share.mib, beyond[share.gpu])) for share in session.shares)
+        return Held(session.id, replace(session.held.grant, containers={CONTAINER: shares}))
 
     def _write_pages(self, but: str = "") -> None:
         """Bring every page in step with the books: who comes or goes moves the slots of others."""

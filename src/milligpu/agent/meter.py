@@ -1,7 +1,7 @@
 """Measured use: how much of a GPU's time a session had within the last seconds."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 WINDOW_SECONDS = 10.0
 """Long enough to even out turns, short enough to see a change."""
@@ -30,6 +30,11 @@ class Meter:
             return None
         (start, first), (end, last) = samples[0], samples[-1]
         return tuple((b - a) / 1e9 / (end - start) for a, b in zip(first, last, strict=True))
+
+    @property
+    def known(self) -> Set[str]:
+        """Whose counters were read."""
+        return self._samples.keys()
 
     def forget(self, session: str) -> None:
         """It is over."""

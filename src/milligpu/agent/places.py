@@ -37,6 +37,11 @@ class Places:
         return self.folder / "agent.lock"
 
     @property
+    def starting(self) -> Path:
+        """Locked by a command while it starts an agent."""
+        return self.folder / "starting.lock"
+
+    @property
     def log(self) -> Path:
         """What it says."""
         return self.folder / "agent.log"

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from milligpu.agent.arbiter import Arbiter
 from milligpu.agent.keeper import Keeper
 from milligpu.agent.machine import Hardware
 from milligpu.agent.places import Places
 from milligpu.agent.processes import Process, members, memory_maps
 from milligpu.agent.protocol import LINE_MAX
+from milligpu.agent.rounds import Rounds
 from milligpu.agent.service import Service
 from milligpu.agent.sessions import Sessions
 from milligpu.model.errors import Unavailable
@@ -42,6 +44,8 @@ class Settings:
     idle: float | None
     """Stop after so long without anything to do; None is a service, which stays."""
     foreground: bool
+    kill: bool = False
+    """End whoever the audit finds outside."""
 
     @classmethod
     def from_arguments(cls, arguments: list[str]) -> "Settings":
@@ -50,6 +54,7 @@ class Settings:
         parser.add_argument("folder", type=Path)
         parser.add_argument("--idle", type=float)
         parser.add_argument("--foreground", action="store_true")
+        parser.add_argument("--kill", action="store_true")
         return cls(**vars(parser.parse_args(arguments)))
 
 
@@ -137,19 +142,27 @@ def _agent(settings: Settings, places: Places, listener: socket.socket) -> int:
 async def _serve(settings: Settings, places: Places, listener: socket.socket) -> None:
     hardware = Hardware(places, os.environ)
     sessions = Sessions(places.sessions)
+    arbiter = Arbiter()
     service = Service(
-        lambda watch: Keeper(sessions, hardware, platform.node(), time.time, watch),
+        lambda watch: Keeper(sessions, hardware, arbiter, name=platform.node(), now=time.time, watch=watch),
+        lambda keeper: Rounds(keeper, time.monotonic, kill=settings.kill),
         lambda session: _leftovers(hardware, sessions, session),
     )
     service.start()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     server = await asyncio.start_unix_server(service.serve, sock=listener, limit=LINE_MAX)
-    waits: set[asyncio.Future[Any]] = {asyncio.ensure_future(stop.wait())}
+    waits: set[asyncio.Future[Any]] = {
+        asyncio.ensure_future(stop.wait()),
+        asyncio.ensure_future(service.go_round()),
+    }
     if settings.idle is not None:
         waits.add(asyncio.ensure_future(service.idle(settings.idle)))
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()  # a round that failed: let another agent begin from what is on disk
     server.close()
+    arbiter.close()
     if not service.busy:
         hardware.close()
 

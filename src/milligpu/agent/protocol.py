@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from milligpu.agent.audit import Offence
 from milligpu.model.errors import BadFormat, BadRequest, MilligpuError, NoCapacity, Unavailable
 from milligpu.model.qos import Policy
 
@@ -156,6 +157,16 @@ class Card(Message, frozen=True, tag="card"):
     """None while nobody is on it."""
 
 
+class Outside(Message, frozen=True, tag="outside"):
+    """Somebody whom the audit found using a GPU beyond what was granted."""
+
+    offence: Offence
+    gpu: str
+    session: str | None
+    pid: int | None
+    detail: str
+
+
 class State(Message, frozen=True, tag="state"):
     """How everything stands."""
 
@@ -163,6 +174,9 @@ class State(Message, frozen=True, tag="state"):
     gpus: list[Card]
     sessions: list[Running]
     waiting: list[Waiter]
+    outside: list[Outside]
+    found_outside: dict[str, int]
+    """How many the audit has found, by offence."""
 
 
 class Done(Message, frozen=True, tag="done"):

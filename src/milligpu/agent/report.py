@@ -1,8 +1,9 @@
 """How everything stands, for people and programs that ask."""
 
 from milligpu.agent.keeper import Keeper
-from milligpu.agent.protocol import Card, Running, State, Use, Waiter
+from milligpu.agent.protocol import Card, Outside, Running, State, Use, Waiter
 from milligpu.agent.record import Session
+from milligpu.agent.rounds import Rounds
 from milligpu.agent.wish import describe_share
 from milligpu.model.gpu import Gpu
 
@@ -12,8 +13,9 @@ _MIB = 1 << 20
 class Reporter:
     """Puts together what the books, the tenants' pages and the driver say."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, rounds: Rounds) -> None:
         self._keeper = keeper
+        self._rounds = rounds
 
     def state(self) -> State:
         """How everything stands now."""
@@ -35,7 +37,12 @@ class Reporter:
             for each in keeper.queue.all
         ]
         running = [self._running(session) for session in keeper.sessions.values()]
-        return State(machine.softgpu is not None, cards, running, waiting)
+        outside = [
+            Outside(each.offence, each.gpu, each.session, each.pid, each.detail)
+            for each in self._rounds.auditor.current
+        ]
+        counts = {str(offence): count for offence, count in self._rounds.auditor.counts.items()}
+        return State(machine.softgpu is not None, cards, running, waiting, outside, counts)
 
     def _card(self, index: int, gpu: Gpu, used: float) -> Card:
         shares = [(held, share) for held in self._keeper.held for share in held.shares if share.gpu == gpu.uuid]
@@ -68,6 +75,7 @@ class Reporter:
                     whole=share.whole,
                     used_mib=None if account is None else account.used / _MIB,
                     peak_mib=None if account is None else account.peak / _MIB,
+                    measured=self._rounds.measured(session.id, number, share.gpu),
                     refusals=0 if account is None else account.refused,
                 )
             )

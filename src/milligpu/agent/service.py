@@ -13,6 +13,7 @@ from milligpu.agent.processes import Process, peer
 from milligpu.agent.protocol import Ask, Done, Message, Resize, Take
 from milligpu.agent.record import Session
 from milligpu.agent.report import Reporter
+from milligpu.agent.rounds import Rounds
 from milligpu.agent.waiting import Waiting
 from milligpu.agent.wish import Wish, describe_share, share_request
 from milligpu.model.errors import BadRequest, MilligpuError
@@ -25,6 +26,11 @@ GRACE_SECONDS = 2.0
 # How often we look whether it did: these are not our children, and there may be many.
 _LOOK_SECONDS = 0.05
 
+# Twenty samples to a window; each costs microseconds.
+_MEASURE_SECONDS = 0.5
+# An audit asks the driver for every process: some milliseconds on a machine with many.
+_AUDIT_EVERY = 4
+
 Leftovers = Callable[[str], list[Process]]
 """A session's processes that still have a GPU open."""
 
@@ -32,8 +38,15 @@ Leftovers = Callable[[str], list[Process]]
 class Service:
     """Serves clients for as long as anybody needs it."""
 
-    def __init__(self, keeper: Callable[[Callable[[Session], None]], Keeper], leftovers: Leftovers) -> None:
+    def __init__(
+        self,
+        keeper: Callable[[Callable[[Session], None]], Keeper],
+        rounds: Callable[[Keeper], Rounds],
+        leftovers: Leftovers,
+    ) -> None:
         self.keeper = keeper(self._watch)
+        self._rounds = rounds(self.keeper)
+        self._reporter = Reporter(self.keeper, self._rounds)
         self._leftovers = leftovers
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients = 0
@@ -44,11 +57,24 @@ class Service:
         return bool(self.keeper.busy or self._clients or self._tasks)
 
     def start(self) -> None:
-        """Take over what an agent before this one left."""
+        """Take over what an agent before this one left, and see what it uses before anything is granted."""
         for name in self.keeper.recover():
             log.warning("session %s: its record does not read; ended", name)
             self.keeper.disk.close(name)
             self._spawn(self._clear(name, lambda name=name: self.keeper.disk.remove(name)))
+        if self.keeper.sessions:
+            self._rounds.audit()
+
+    async def go_round(self) -> None:
+        """Measure and audit for as long as there is anybody to look at."""
+        number = 0
+        while True:
+            await asyncio.sleep(_MEASURE_SECONDS)
+            if self.keeper.sessions:
+                self._rounds.measure()
+                number += 1
+                if not number % _AUDIT_EVERY:
+                    self._rounds.audit()
 
     async def idle(self, seconds: float) -> None:
         """Return when nobody has needed this agent for so long."""
@@ -118,7 +144,7 @@ class Service:
         process, handle = found
         self._clients += 1
         try:
-            await _Client(self.keeper, process, writer).talk(reader)
+            await _Client(self.keeper, self._reporter, process, writer).talk(reader)
         except (ConnectionError, asyncio.LimitOverrunError, ValueError):
             pass  # it left in the middle, or speaks no protocol of ours
         finally:
@@ -132,8 +158,9 @@ class Service:
 class _Client:
     """One connection."""
 
-    def __init__(self, keeper: Keeper, process: Process, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, keeper: Keeper, reporter: Reporter, process: Process, writer: asyncio.StreamWriter) -> None:
         self._keeper = keeper
+        self._reporter = reporter
         self._process = process
         self._writer = writer
         self._waiting: Waiting | None = None
@@ -167,7 +194,7 @@ class _Client:
             case Resize():
                 self._say(Done(self._resize(request)))
             case Ask():
-                self._say(Reporter(self._keeper).state())
+                self._say(self._reporter.state())
 
     def _resize(self, request: Resize) -> str:
         session = self._session(request.session)

@@ -24,7 +24,7 @@ from milligpu.native import library
 from milligpu.wire.limits import LIMITS_SIZE, GpuLimits, LimitsPage, decode_limits, encode_limits
 from milligpu.wire.usage import USAGE_SIZE, Account, UsagePage, decode_usage, encode_usage
 
-LIMITS, USAGE, REAL = "limits", "usage", "real"
+LIMITS, USAGE, ARBITER, REAL = "limits", "usage", "arbiter", "real"
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 
 
@@ -78,6 +78,12 @@ class Tenant:
         for name, driver in ((CUDA, drivers.cuda), (NVML, drivers.nvml)):
             (real / name).symlink_to(driver)
         return cls(folder)
+
+    def give_socket(self, uid: int) -> None:
+        """Only the tenant's user speaks for the tenant: who connects to the arbiter's socket is believed."""
+        (self.folder / ARBITER).chmod(0o600)
+        if uid != os.geteuid():
+            os.chown(self.folder / ARBITER, uid, -1)
 
     def change(self, page: LimitsPage) -> None:
         """Replace the configuration in place; running processes see the old one or the new one, never a mixture."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from milligpu.model.errors import BadRequest
 from milligpu.model.qos import Policy
 from milligpu.model.request import ShareRequest
 from milligpu.model.units import Mib, Milli, show_mib, show_milli
@@ -15,6 +16,12 @@ class Wish:
     share: ShareRequest
     policy: Policy | None = None
     priority: int = 0
+
+    def __post_init__(self) -> None:
+        fixed = self.policy is None or self.policy is Policy.FIXED
+        if self.share.milli == 0 and self.share.limit is None and fixed:
+            want = "a limit, or the policy best-effort or equal, where no compute is guaranteed"
+            raise BadRequest("limit", None, want)
 
 
 def share_request(count: int, milli: int | None, mib: int | None, limit: int | None) -> ShareRequest:
@@ -38,6 +45,6 @@ def describe_share(share: ShareRequest) -> str:
 
 
 def describe_command(name: str, command: Sequence[str], room: int = 40) -> str:
-    """A session as a person knows it."""
-    text = " ".join(command)
+    """A session as a person knows it; where its program lies is of no interest here."""
+    text = " ".join([command[0].rpartition("/")[2], *command[1:]] if command else [])
     return f"{name} ({text if len(text) <= room else text[: room - 1] + '…'})"

@@ -19,8 +19,8 @@ class Entry:
 COMMANDS: dict[str, Entry] = {
     "agent": Entry(
         "milligpu.cli.agent",
-        "Serve this machine's GPUs to all its users.",
-        "milligpu agent --local",
+        "Run on a machine with GPUs: offer them to Kubernetes, or to all its users.",
+        "milligpu agent --node gpu-node-1",
     ),
     "bench": Entry(
         "milligpu.cli.bench",
@@ -36,6 +36,16 @@ COMMANDS: dict[str, Entry] = {
         "milligpu.cli.gpu",
         "List this machine's GPUs: memory, utilisation, temperature, health.",
         "milligpu softgpu exec --model A100-40GBx2,T4x2 -- milligpu gpu list",
+    ),
+    "explain": Entry(
+        "milligpu.cli.explain",
+        "Say why a pod waits for a GPU and what would help, or which GPU it has.",
+        "kubectl milligpu explain my-pod -n team-a",
+    ),
+    "free": Entry(
+        "milligpu.cli.free",
+        "Show the largest share that can be had now, per model.",
+        "milligpu free",
     ),
     "place": Entry(
         "milligpu.cli.place",

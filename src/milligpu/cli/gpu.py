@@ -1,4 +1,4 @@
-"""`milligpu gpu`: the GPUs of this machine."""
+"""`milligpu gpu`: the GPUs of this machine, and an admin's word about those of a cluster."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class _Row:
 
 @click.group()
 def command() -> None:
-    """The GPUs of this machine, as NVML shows them."""
+    """The GPUs of this machine, and single ones of the cluster."""
 
 
 @command.command("list")
@@ -37,6 +37,29 @@ def list_(output: Format) -> None:
             show_data([_data(row) for row in rows], output)
         case _:
             _show(rows, wide=output is Format.WIDE)
+
+
+@command.command()
+@click.argument("gpu")
+@click.option("--reason", default="cordoned by an admin", show_default=True, help="Shown to whoever waits for it.")
+@click.option("--kubeconfig", metavar="FILE", help="Default: as kubectl.")
+def cordon(gpu: str, reason: str, kubeconfig: str | None) -> None:
+    """Take one GPU of the cluster out of use, by its UUID; who holds a share of it keeps it."""
+    from milligpu.cli.orders import change_orders  # noqa: PLC0415 - the rest of this module needs no cluster
+
+    node = change_orders(gpu, lambda orders, uuid: orders.cordon(uuid, reason), kubeconfig)
+    click.echo(f"{gpu} on {node}: cordoned")
+
+
+@command.command()
+@click.argument("gpu")
+@click.option("--kubeconfig", metavar="FILE", help="Default: as kubectl.")
+def uncordon(gpu: str, kubeconfig: str | None) -> None:
+    """Take a GPU of the cluster into use again, whether it was cordoned or is held to be sick after an error."""
+    from milligpu.cli.orders import change_orders, moment  # noqa: PLC0415
+
+    node = change_orders(gpu, lambda orders, uuid: orders.uncordon(uuid, moment()), kubeconfig)
+    click.echo(f"{gpu} on {node}: in use again")
 
 
 def _health(seen: Observation) -> Health:

@@ -103,6 +103,15 @@ def waiting(state: State) -> View:
     return View(["WAITING", "USER", "FOR", "WHY", "COMMAND"], rows)
 
 
+def outside(state: State) -> View:
+    """A row for each whom the audit found."""
+    rows = [
+        [str(each.offence), each.session or _UNKNOWN, _UNKNOWN if each.pid is None else str(each.pid), each.detail]
+        for each in state.outside
+    ]
+    return View(["OUTSIDE", "ID", "PID", "WHAT"], rows)
+
+
 def _share(use: Use) -> str:
     if use.whole:
         return "whole"

@@ -9,7 +9,7 @@ import click
 from milligpu.agent.client import Client
 from milligpu.agent.environment import session_environment
 from milligpu.agent.protocol import Granted, Take
-from milligpu.agent.wish import describe_share, share_request
+from milligpu.agent.wish import Wish, describe_share, share_request
 from milligpu.cli.shares import share_options
 from milligpu.model.errors import NoCapacity, Unavailable
 from milligpu.model.qos import PRIORITY_MAX, PRIORITY_MIN, Policy
@@ -53,11 +53,9 @@ def command(
     """
     if milli is None and mib is None:
         milli = WHOLE
-    described = describe_share(share_request(count, milli, mib, limit))
-    request = Take(
-        list(argv), count, milli, mib, limit, None if policy is None else Policy(policy), priority, not no_wait
-    )
-    granted = _wait(request, described, timeout)
+    wish = Wish(share_request(count, milli, mib, limit), None if policy is None else Policy(policy), priority)
+    request = Take(list(argv), count, milli, mib, limit, wish.policy, priority, not no_wait)
+    granted = _wait(request, describe_share(wish.share), timeout)
     if granted.softgpu is not None:
         click.echo("milligpu: no GPU here; this is one in software", err=True)
     return _become(argv, {**os.environ, **session_environment(granted, os.environ)})

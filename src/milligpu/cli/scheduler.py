@@ -34,6 +34,30 @@ def command() -> None:
 @click.option(
     "--tls-client-ca", type=click.Path(path_type=Path, exists=True), help="Let in only clients of this authority."
 )
+@click.option("--webhook-port", type=click.IntRange(1, 65535), help="Serve admission, and SharePods, here.")
+@click.option("--webhook-host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--webhook-name",
+    "webhook_names",
+    multiple=True,
+    default=["127.0.0.1"],
+    show_default=True,
+    help="How the API server calls the webhook, for its certificate; may be repeated.",
+)
+@click.option(
+    "--gpushare-unit",
+    type=click.Choice(["auto", "GiB", "MiB"]),
+    default="auto",
+    show_default=True,
+    help="The unit of aliyun.com/gpu-mem; auto reads up to 512 as GiB.",
+)
+@click.option(
+    "--parts",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Parts of a card for deepomatic.com/shared-gpu and nvidia.com/gpu.shared.",
+)
 def serve(  # noqa: PLR0917 - as click calls it
     kubeconfig: str | None,
     host: str,
@@ -45,14 +69,24 @@ def serve(  # noqa: PLR0917 - as click calls it
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    webhook_port: int | None,
+    webhook_host: str,
+    webhook_names: tuple[str, ...],
+    gpushare_unit: str,
+    parts: int,
 ) -> None:
     """Answer kube-scheduler's questions, until SIGTERM. Of several instances one leads and is ready."""
-    from milligpu.scheduler import service  # noqa: PLC0415 - the web server is not for the other commands
+    from milligpu.dialects.normal import Form  # noqa: PLC0415
+    from milligpu.dialects.settings import GpushareUnit, Settings  # noqa: PLC0415
+    from milligpu.scheduler import admission, service  # noqa: PLC0415 - the web server is not for other commands
     from milligpu.scheduler.leader import Timing  # noqa: PLC0415
     from milligpu.scheduler.server import Tls  # noqa: PLC0415
 
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise click.UsageError("--tls-cert and --tls-key go together, and --tls-client-ca with both")
+    dialects = Settings(GpushareUnit(gpushare_unit), parts)
+    form = Form(dialects, schedulers[0])
+    webhook = admission.Settings(webhook_host, webhook_port, webhook_names, form) if webhook_port else None
     service.main(
         service.Settings(
             identity=identity or f"{socket.gethostname()}-{os.getpid()}",
@@ -63,6 +97,8 @@ def serve(  # noqa: PLR0917 - as click calls it
             namespace=namespace,
             timing=Timing(lease_seconds, lease_seconds * 2 / 3, lease_seconds * 2 / 15),
             tls=None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key, tls_client_ca),
+            dialects=dialects,
+            admission=webhook,
         )
     )
 
@@ -81,3 +117,18 @@ def config(url: str, scheduler_name: str | None, output: Format) -> None:
         show_data(configs.in_default_scheduler(url), output)
     else:
         show_data(configs.second_scheduler(url, scheduler_name), output)
+
+
+@command.command()
+@click.option("--namespace", default="milligpu", show_default=True, help="Of the services.")
+@click.option("--webhook/--no-webhook", default=True, show_default=True, help="Whether admission is served.")
+@click.option("--webhook-url", default="", help="Where; default: the Service milligpu-webhook.")
+def manifests(namespace: str, webhook: bool, webhook_url: str) -> None:
+    """Print the accounts, rights, admission policies and webhook that a cluster needs, for `kubectl apply -f -`."""
+    import yaml  # noqa: PLC0415
+
+    from milligpu.scheduler.manifests import manifests as objects  # noqa: PLC0415
+    from milligpu.scheduler.webhook_objects import Target  # noqa: PLC0415
+
+    target = Target(namespace=namespace, url=webhook_url) if webhook else None
+    click.echo(yaml.safe_dump_all(objects(namespace, target), sort_keys=False), nl=False)

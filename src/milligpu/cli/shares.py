@@ -10,7 +10,11 @@ from milligpu.model.units import Mib, Milli, parse_fraction, parse_size
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _fraction(_ctx: click.Context, param: click.Parameter, value: str | None) -> Milli | None:
+def _part(_ctx: click.Context, param: click.Parameter, value: str | None) -> Milli | None:
+    return None if value is None else parse_fraction(str(param.opts[0]), value, zero=True)
+
+
+def _limit(_ctx: click.Context, param: click.Parameter, value: str | None) -> Milli | None:
     return None if value is None else parse_fraction(str(param.opts[0]), value)
 
 
@@ -22,13 +26,18 @@ def share_options(function: _F) -> _F:
     """`-p`, `-m` and `--limit`, read into milli-GPU and MiB."""
     options = [
         click.option(
-            "-p", "--part", "milli", metavar="FRACTION", callback=_fraction, help="Of a GPU's compute, such as 0.5."
+            "-p",
+            "--part",
+            "milli",
+            metavar="FRACTION",
+            callback=_part,
+            help="Of a GPU's compute, such as 0.5. With 0 only what others leave, up to --limit.",
         ),
         click.option(
             "-m", "--memory", "mib", metavar="SIZE", callback=_size, help="Of a GPU's memory, such as 4Gi."
         ),
         click.option(
-            "--limit", metavar="FRACTION", callback=_fraction, help="Up to here while others leave compute unused."
+            "--limit", metavar="FRACTION", callback=_limit, help="Up to here while others leave compute unused."
         ),
     ]
     for option in reversed(options):

@@ -38,6 +38,8 @@ def _views(state: State, output: Format) -> list[machine.View]:
         views.append(machine.sessions(state, wide=output is Format.WIDE))
     if state.waiting:
         views.append(machine.waiting(state))
+    if state.outside:
+        views.append(machine.outside(state))
     return views
 
 

@@ -11,23 +11,11 @@ from milligpu.cli.files import manifests
 from milligpu.cli.output import Format, format_option, show_data, show_table
 from milligpu.dialects.describe import as_data, as_words, conditions
 from milligpu.dialects.settings import GpushareUnit, Settings
+from milligpu.dialects.templates import PATHS, pod_of
 from milligpu.model.errors import BadRequest
 from milligpu.model.request import PodRequest
 
 REFUSED = 2
-
-_TEMPLATES = {
-    "Pod": (),
-    "SharePod": (),
-    "PodTemplate": ("template",),
-    "Deployment": ("spec", "template"),
-    "ReplicaSet": ("spec", "template"),
-    "ReplicationController": ("spec", "template"),
-    "StatefulSet": ("spec", "template"),
-    "DaemonSet": ("spec", "template"),
-    "Job": ("spec", "template"),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,7 @@ def command(files: tuple[str, ...], gpushare_unit: str, parts: int, output: Form
 
 def _meanings(file: str, settings: Settings) -> Iterator[Meaning]:
     for where, found in manifests(file):
-        if found["kind"] not in _TEMPLATES:
+        if found["kind"] not in PATHS:
             click.echo(f"skipped: {where}: {found['kind']} makes no pods", err=True)
             continue
         metadata = _mapping(found.get("metadata"))
@@ -98,20 +86,10 @@ def _meanings(file: str, settings: Settings) -> Iterator[Meaning]:
 
 
 def _pod(where: str, found: dict[str, Any]) -> dict[str, Any]:
-    """The pod that a manifest makes; a template has no name of its own, so it has its owner's."""
-    pod, path = found, ""
-    for key in _TEMPLATES[found["kind"]]:
-        path = f"{path}.{key}" if path else key
-        inner = pod.get(key)
-        if not isinstance(inner, dict):
-            raise BadRequest(path, inner, f"the pods' template of a {found['kind']}")
-        pod = cast("dict[str, Any]", inner)
-    owner = _mapping(found.get("metadata"))
-    own = _mapping(pod.get("metadata"))
-    metadata = {"name": owner.get("name") or owner.get("generateName"), "namespace": owner.get("namespace"), **own}
+    pod = pod_of(found["kind"], found)
     for key in ("annotations", "labels"):
-        metadata[key] = _quoted(where, key, metadata.get(key))
-    return {**pod, "metadata": metadata}
+        pod["metadata"][key] = _quoted(where, key, pod["metadata"].get(key))
+    return pod
 
 
 def _quoted(where: str, key: str, values: object) -> object:

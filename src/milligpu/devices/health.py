@@ -2,8 +2,8 @@
 
 A card is sick when it is lost, too hot, has uncorrectable memory errors, when its driver asks for a reset, or after
 an XID that is not the application's. All but the last can be seen to end. An XID is an event without an end: it is
-over when the driver, having asked for a reset, no longer does; where the driver does not say, after a quiet time;
-or when a person says so, which is a new `Record`.
+over when the driver, having asked for a reset, no longer does, or the card, having been lost, is back; where
+neither is seen, after a quiet time; or when a person says so, which is a new `Record`.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Record:
     xid: int | None = None
     xid_at: float = 0.0
     reset_seen: bool = False
-    """The driver asked for a reset after the XID, so it will also say when that is done."""
+    """After the XID the driver asked for a reset, or the card was gone; with that the XID is over, too."""
 
 
 def note_xid(record: Record, xid: int, now: float) -> Record:
@@ -50,7 +50,7 @@ def note_xid(record: Record, xid: int, now: float) -> Record:
 def note_observation(record: Record, seen: Observation, now: float) -> Record:
     """Somebody looked at the card."""
     if isinstance(seen, Lost):
-        return replace(record, lost=True)
+        return replace(record, lost=True, reset_seen=True)
     asks = seen.reset_needed is True
     record = replace(
         record,

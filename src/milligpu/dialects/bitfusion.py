@@ -30,10 +30,10 @@ _PLAIN_MAX = 1_000_000
 _PERCENT = WHOLE // 100
 
 
-def speaks(pod: pods.Json) -> str | None:
+def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect: a resource, or a command that starts `bitfusion run`."""
-    found = (field for key, field in pods.devices(pod).items() if key.startswith(PREFIX))
-    return next(found, None) or next((field for _, field, _ in _commands(pod)), None)
+    found = (field for key, field in words.devices.items() if key.startswith(PREFIX))
+    return next(found, None) or next((field for _, field, _ in _commands(words.commands)), None)
 
 
 def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings
@@ -42,7 +42,7 @@ def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: 
     if notes.get(MANAGE, "all").lower() not in _MANAGES:
         raise BadRequest(MANAGE, notes[MANAGE], "all, injection or none")
     host(pod)
-    runs = {name: _run(field, words) for name, field, words in _commands(pod)}
+    runs = {name: _run(field, words) for name, field, words in _commands(pods.words(pod).commands)}
 
     def share(name: str, wants: Mapping[str, object]) -> ShareRequest | None:
         asked = {key: value for key, value in wants.items() if key.startswith(PREFIX)}
@@ -94,9 +94,11 @@ def _memory(field: str, value: object) -> Mib:
     return parse_mib(field, text) if text.isdigit() and int(text) < _PLAIN_MAX else parse_size(field, text)
 
 
-def _commands(pod: pods.Json) -> Iterator[tuple[str, str, list[str]]]:
+def _commands(containers: Mapping[str, pods.Json]) -> Iterator[tuple[str, str, list[str]]]:
     """Containers that call `bitfusion run`, with the field and the words after it."""
-    for name, _, container in pods.containers(pod):
+    for name, container in containers.items():
+        if "bitfusion" not in f"{container.get('command')}{container.get('args')}":
+            continue
         found = _after_run([*_words(container.get("command")), *_words(container.get("args"))])
         if found is not None:
             key = "command" if _after_run(_words(container.get("command"))) is not None else "args"

@@ -27,7 +27,7 @@ class Dialect:
     """One way of asking."""
 
     name: str
-    speaks: Callable[[pods.Json], str | None]
+    speaks: Callable[[pods.Words], str | None]
     """The first field in which a pod speaks it."""
     read: Callable[[pods.Json, Settings], PodRequest]
 
@@ -63,14 +63,16 @@ _NVIDIA_OTHERS = ("nvidia.com/gpu", "nvidia.com/vgpu")
 def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:
     """What a pod asks for, whatever its dialect; BadRequest with the field, its value and what is allowed."""
     pods.refuse_elsewhere(pod)
-    _refuse_typos(pod)
-    return profiles.narrow(pod, _spoken(pod).read(pod, settings))
+    words = pods.words(pod)
+    _refuse_typos(words)
+    return profiles.narrow(pod, _spoken(words).read(pod, settings))
 
 
-def _spoken(pod: pods.Json) -> Dialect:
-    if names.DIALECT in pods.annotations(pod):
+def _spoken(words: pods.Words) -> Dialect:
+    if names.DIALECT in words.annotations:
+        _refuse_unread(words)
         return NATIVE  # admission has brought it into our form; what it was made from may still be there
-    found = {dialect: field for dialect in DIALECTS if (field := dialect.speaks(pod))}
+    found = {dialect: field for dialect in DIALECTS if (field := dialect.speaks(words))}
     by_name = {dialect.name: dialect for dialect in found}
     plugin = by_name.get("nvidia")
     if plugin and found[plugin].endswith(f"[{names.WHOLE_GPU}]") and by_name.keys() & {"native", "hami"}:
@@ -82,9 +84,17 @@ def _spoken(pod: pods.Json) -> Dialect:
     return next(iter(found), NATIVE)
 
 
-def _refuse_typos(pod: pods.Json) -> None:
+def _refuse_unread(words: pods.Words) -> None:
+    """Admission leaves no other system's resource behind: whoever wrote the mark was not admission."""
+    for key, field in words.devices.items():
+        if key in RESOURCES - {names.VGPU, names.VGPU_MEMORY, names.WHOLE_GPU}:
+            hint = f"take {names.DIALECT} out: admission writes it"
+            raise BadRequest(field, key, f"{names.VGPU} beside {names.DIALECT}", hint=hint)
+
+
+def _refuse_typos(words: pods.Words) -> None:
     """`nvidia.com/gpu-mem` is nobody's resource, and must not be read as none."""
-    for key, field in pods.devices(pod).items():
+    for key, field in words.devices.items():
         if key.startswith(_NVIDIA_OTHERS) and key not in RESOURCES:
             known = sorted(name for name in RESOURCES if name.startswith("nvidia.com/"))
             raise BadRequest(field, key, f"one of {', '.join(known)}")

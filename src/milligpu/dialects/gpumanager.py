@@ -20,9 +20,9 @@ BLOCK = Mib(256)
 _MILLI = WHOLE // CARD
 
 
-def speaks(pod: pods.Json) -> str | None:
+def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect; its annotation alone asks for nothing."""
-    return next((field for key, field in pods.devices(pod).items() if key.startswith(PREFIX)), None)
+    return next((field for key, field in words.devices.items() if key.startswith(PREFIX)), None)
 
 
 def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings

@@ -16,9 +16,9 @@ RESOURCES = frozenset({MEMORY})
 GIB_MAX = 512
 
 
-def speaks(pod: pods.Json) -> str | None:
+def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect."""
-    return next((field for key, field in pods.devices(pod).items() if key.startswith(PREFIX)), None)
+    return next((field for key, field in words.devices.items() if key.startswith(PREFIX)), None)
 
 
 def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:

@@ -44,14 +44,12 @@ _STRATEGIES = {
 }
 
 
-def speaks(pod: pods.Json) -> str | None:
+def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect; its annotations count beside a GPU only."""
-    devices = pods.devices(pod)
-    own = next((field for key, field in devices.items() if key in RESOURCES), None)
-    if own is not None or COUNT not in devices:
+    own = next((field for key, field in words.devices.items() if key in RESOURCES), None)
+    if own is not None or COUNT not in words.devices:
         return own
-    notes = pods.annotations(pod)
-    return next((f"metadata.annotations[{key}]" for key in notes if key in ANNOTATIONS), None)
+    return next((f"metadata.annotations[{key}]" for key in words.annotations if key in ANNOTATIONS), None)
 
 
 def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings

@@ -21,10 +21,9 @@ ANNOTATIONS = frozenset({FRACTION, MEMORY, DEVICES, CONTAINER})
 _BY_CONTAINER = re.compile(r"nvidia\.com/container\.([^./]+)\.gpu-memory\.(request|limit)")
 
 
-def speaks(pod: pods.Json) -> str | None:
+def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect."""
-    notes = pods.annotations(pod)
-    found = (key for key in notes if key in ANNOTATIONS or _BY_CONTAINER.fullmatch(key))
+    found = (key for key in words.annotations if key in ANNOTATIONS or _BY_CONTAINER.fullmatch(key))
     return next((f"metadata.annotations[{key}]" for key in found), None)
 
 

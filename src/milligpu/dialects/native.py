@@ -18,13 +18,11 @@ CLASS_RESOURCE = "gpu-"
 """`gpu-gold: 1` is one GPU of the class gold."""
 
 
-def speaks(pod: pods.Json) -> str | None:
+def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect; whole GPUs (`nvidia.com/gpu`) may stand beside it."""
-    notes = (key for key in pods.annotations(pod) if key.startswith(names.PREFIX) and key != names.GRANT)
+    notes = (key for key in words.annotations if key.startswith(names.PREFIX) and key != names.GRANT)
     resources = (
-        field
-        for key, field in pods.devices(pod).items()
-        if key.startswith((names.VGPU, CLASS_RESOURCE, names.PREFIX))
+        field for key, field in words.devices.items() if key.startswith((names.VGPU, CLASS_RESOURCE, names.PREFIX))
     )
     return next(resources, None) or next((f"metadata.annotations[{key}]" for key in notes), None)
 
@@ -43,7 +41,7 @@ def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: 
         priority=pods.optional(notes, names.PRIORITY, parse_priority) or 0,
         strategy=pods.optional(notes, names.STRATEGY, parse_strategy),
         requirements=pods.optional(notes, names.REQUIRE, parse_requirements) or ANY,
-        gpu_class=_class(pod, notes),
+        gpu_class=_class(reader.classes, notes),
         locality=Locality(
             affinity=pods.optional(notes, names.AFFINITY, parse_label),
             anti_affinity=pods.optional(notes, names.ANTI_AFFINITY, parse_label),
@@ -59,9 +57,12 @@ class _Reader:
     def __init__(self, notes: Mapping[str, str]) -> None:
         self.limit = _limit(notes)
         self.shares = pods.optional(notes, names.SHARES, parse_shares) or {}
+        self.classes: dict[str, str] = {}
+        """Class resources that containers named, by field."""
 
     def share(self, name: str, wants: Mapping[str, object]) -> ShareRequest | None:
         _refuse_unknown_resources(name, wants)
+        self.classes |= {pods.field(name, key): key for key in wants if key.startswith(CLASS_RESOURCE)}
         whole = _whole(name, wants)
         if name in self.shares:
             return self._detailed(name, wants)
@@ -120,14 +121,13 @@ def _whole(name: str, wants: Mapping[str, object]) -> ShareRequest | None:
     return ShareRequest(count, WHOLE) if count else None
 
 
-def _class(pod: pods.Json, notes: Mapping[str, str]) -> str | None:
+def _class(resources: Mapping[str, str], notes: Mapping[str, str]) -> str | None:
     named = pods.optional(notes, names.CLASS, parse_label)
-    for key, field in pods.devices(pod).items():
-        if key.startswith(CLASS_RESOURCE):
-            asked = parse_label(field, key.removeprefix(CLASS_RESOURCE))
-            if named not in {None, asked}:
-                raise BadRequest(field, key, f"one class in a pod; it also names {named}")
-            named = asked
+    for field, key in resources.items():
+        asked = parse_label(field, key.removeprefix(CLASS_RESOURCE))
+        if named not in {None, asked}:
+            raise BadRequest(field, key, f"one class in a pod; it also names {named}")
+        named = asked
     return named
 
 

@@ -15,9 +15,9 @@ SHARED = "nvidia.com/gpu.shared"
 RESOURCES = frozenset({names.WHOLE_GPU, SHARED})
 
 
-def speaks(pod: pods.Json) -> str | None:
+def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect."""
-    return next((field for key, field in pods.devices(pod).items() if key in RESOURCES), None)
+    return next((field for key, field in words.devices.items() if key in RESOURCES), None)
 
 
 def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:

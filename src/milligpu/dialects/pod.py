@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeGuard, TypeVar, assert_never, cast
 
@@ -74,19 +75,22 @@ def containers(pod: Json) -> Iterator[tuple[str, Kind, Json]]:
 
 
 def _named(spec: Json, key: str) -> Iterator[tuple[str, Json]]:
-    for number, container in enumerate(_list(f"spec.{key}", spec.get(key))):
+    for number, container in enumerate(sequence(f"spec.{key}", spec.get(key))):
         if not _is_mapping(container) or not isinstance(container.get("name"), str):
             raise BadRequest(f"spec.{key}[{number}]", container, "a container with a name")
         yield container["name"], container
+
+
+def ephemeral(pod: Json) -> Iterator[tuple[str, Json]]:
+    """Containers that somebody put into a running pod to look around, with their names."""
+    return _named(section(pod, "spec"), "ephemeralContainers")
 
 
 def refuse_elsewhere(pod: Json) -> None:
     """Devices belong to containers: Kubernetes gives none to a pod as a whole, nor to ephemeral containers."""
     spec = section(pod, "spec")
     places = [("spec.resources", spec)]
-    places += [
-        (f"ephemeralContainers[{name}].resources", each) for name, each in _named(spec, "ephemeralContainers")
-    ]
+    places += [(f"ephemeralContainers[{name}].resources", each) for name, each in ephemeral(pod)]
     for where, place in places:
         for kind in ("limits", "requests"):
             for key, value in section(section(place, "resources", where), kind, f"{where}.{kind}").items():
@@ -115,20 +119,37 @@ def extended(name: str, container: Json) -> Mapping[str, object]:
     where = f"containers[{name}].resources"
     requests, limits = _resources(name, container)
     for key in limits.keys() & requests.keys():
-        if is_device(key) and parse_quantity(f"{where}.limits[{key}]", limits[key]) != parse_quantity(
+        if limits[key] == requests[key] or not is_device(key):
+            continue  # almost always
+        if parse_quantity(f"{where}.limits[{key}]", limits[key]) != parse_quantity(
             f"{where}.requests[{key}]", requests[key]
         ):
             raise BadRequest(f"{where}.requests[{key}]", requests[key], f"its limit, {limits[key]}")
     return {key: value for key, value in {**requests, **limits}.items() if is_device(key)}
 
 
-def devices(pod: Json) -> Mapping[str, str]:
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Every place of a pod that a dialect may be recognised by, looked up once for all of them."""
+
+    devices: Mapping[str, str]
     """Every device resource that any container names, with the field where it stands."""
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    commands: Mapping[str, Json]
+    """The containers that have a command or arguments."""
+
+
+def words(pod: Json) -> Words:
+    """What a pod says, by place."""
     found: dict[str, str] = {}
+    commands: dict[str, Json] = {}
     for name, _, container in containers(pod):
         for key in extended(name, container):
             found.setdefault(key, field(name, key))
-    return found
+        if container.get("command") or container.get("args"):
+            commands[name] = container
+    return Words(found, annotations(pod), labels(pod), commands)
 
 
 def field(container: str, resource: str) -> str:
@@ -184,7 +205,8 @@ def section(parent: Json, key: str, where: str = "") -> Json:
     return found
 
 
-def _list(where: str, value: object) -> list[object]:
+def sequence(where: str, value: object) -> list[object]:
+    """A part that is a list or absent."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -193,4 +215,5 @@ def _list(where: str, value: object) -> list[object]:
 
 
 def _is_mapping(value: object) -> TypeGuard[Json]:
-    return isinstance(value, Mapping)
+    # What JSON and YAML give is a dict, and asking an abstract class costs ten times as much.
+    return type(value) is dict or isinstance(value, Mapping)

@@ -7,6 +7,13 @@ import msgspec
 _SPEC_NONE = msgspec.Raw(b"{}")
 
 
+class Owner(msgspec.Struct):
+    """One of `metadata.ownerReferences`."""
+
+    uid: str = ""
+    controller: bool = False
+
+
 class Meta(msgspec.Struct):
     """`metadata`."""
 
@@ -17,6 +24,7 @@ class Meta(msgspec.Struct):
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     deletionTimestamp: str | None = None  # noqa: N815
+    ownerReferences: list[Owner] | None = None  # noqa: N815
 
 
 class Condition(msgspec.Struct):
@@ -77,7 +85,15 @@ class Node(msgspec.Struct):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-Thing = TypeVar("Thing", Pod, Node)
+class Plain(msgspec.Struct):
+    """Any object whose parts are passed on as they came."""
+
+    metadata: Meta
+    spec: msgspec.Raw = _SPEC_NONE
+    status: msgspec.Raw = _SPEC_NONE
+
+
+Thing = TypeVar("Thing", Pod, Node, Plain)
 
 
 class ListMeta(msgspec.Struct):
@@ -92,3 +108,11 @@ class Listed(msgspec.Struct, Generic[Thing]):
 
     metadata: ListMeta
     items: list[Thing]
+
+
+_pod_decoder = msgspec.json.Decoder(Pod)
+
+
+def decode_pod(text: bytes) -> Pod:
+    """Read one pod."""
+    return _pod_decoder.decode(text)

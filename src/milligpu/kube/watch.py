@@ -58,11 +58,23 @@ class _Mark(msgspec.Struct):
 
 
 class Watch(Generic[Thing]):
-    """Follows one kind, such as `/api/v1/pods`."""
+    """Follows one kind, such as `/api/v1/pods`, or those of it that selectors match."""
 
-    def __init__(self, api: Api, path: str, kind: type[Thing], *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        kind: type[Thing],
+        *,
+        labels: str = "",
+        fields: str = "",
+        retry_s: float = RETRY_S,
+    ) -> None:
+        """`fields` is a field selector, such as `spec.nodeName=n1`."""
         self._api = api
         self._path = path
+        chosen = {"labelSelector": labels, "fieldSelector": fields}
+        self._selectors = "".join(f"&{key}={quote(value)}" for key, value in chosen.items() if value)
         self._kind = kind
         self._retry_s = retry_s
         self._decoder = msgspec.json.Decoder(kind)
@@ -85,7 +97,7 @@ class Watch(Generic[Thing]):
         items: list[Thing] = []
         more = ""
         while True:
-            at = f"{self._path}?limit={PAGE}" + (f"&continue={quote(more)}" if more else "")
+            at = f"{self._path}?limit={PAGE}{self._selectors}" + (f"&continue={quote(more)}" if more else "")
             page = self._pages.decode(await self._api.get(at, timeout_s=_LIST_TIMEOUT_S))
             items += page.items
             self._version, more = page.metadata.resourceVersion, page.metadata.continue_
@@ -96,7 +108,7 @@ class Watch(Generic[Thing]):
         while True:
             path = (
                 f"{self._path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"
-                f"&resourceVersion={self._version}"
+                f"&resourceVersion={self._version}{self._selectors}"
             )
             try:
                 async for lines in self._api.lines(path, SILENCE_S):

@@ -23,6 +23,10 @@ class Demand:
     mib: Mib
     whole: bool = False
 
+    def plus(self, other: "Demand") -> "Demand":
+        """Both at the same time."""
+        return Demand(Milli(self.milli + other.milli), Mib(self.mib + other.mib), self.whole or other.whole)
+
 
 NOTHING = Demand(Milli(0), Mib(0))
 
@@ -51,7 +55,7 @@ class _Stage:
             if number == len(self.gpus):
                 self.gpus.append(NOTHING)
             if self._takes(self.gpus[number], part):
-                self.gpus[number] = _plus(self.gpus[number], Demand(part.milli, part.mib, part.whole))
+                self.gpus[number] = self.gpus[number].plus(Demand(part.milli, part.mib, part.whole))
                 placed.append((number, part))
         return tuple(placed)
 
@@ -100,7 +104,7 @@ def held(
     for name in order:
         stage = dict(running)
         for share in shares[name]:
-            stage[share.gpu] = _plus(stage.get(share.gpu, NOTHING), _demand(share, cards.get(share.gpu)))
+            stage[share.gpu] = stage.get(share.gpu, NOTHING).plus(_demand(share, cards.get(share.gpu)))
         for gpu, demand in stage.items():
             peak[gpu] = _peak(peak.get(gpu, NOTHING), demand)
         if kinds.get(name, Kind.MAIN) is not Kind.INIT:
@@ -112,10 +116,6 @@ def _demand(share: GpuShare, card: Gpu | None) -> Demand:
     if share.whole and card is not None:
         return Demand(card.milli, card.mib, whole=True)
     return Demand(share.milli, share.mib, share.whole)
-
-
-def _plus(a: Demand, b: Demand) -> Demand:
-    return Demand(Milli(a.milli + b.milli), Mib(a.mib + b.mib), a.whole or b.whole)
 
 
 def _peak(a: Demand, b: Demand) -> Demand:

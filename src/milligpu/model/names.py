@@ -6,6 +6,8 @@ GRANT = PREFIX + "grant"
 """On pods; written with the binding, by the scheduler only."""
 INVENTORY = PREFIX + "inventory"
 """On nodes; written by that node's agent only."""
+ORDERS = PREFIX + "orders"
+"""On nodes; an admin's word about single cards (`milligpu gpu cordon`)."""
 
 # What users write on pods, beside the resources.
 CLASS = PREFIX + "class"

@@ -36,6 +36,8 @@ def parse_quantity(field: str, value: object) -> Fraction:
     """Read a Kubernetes quantity (300, "300", "1k", "0.5", "4Gi", "1e3") exactly."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Fraction(value)
+    if isinstance(value, str) and len(value) <= 18 and value.isascii() and value.isdigit():
+        return Fraction(int(value))  # most are plain numbers
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) and value.isascii() else None
     suffix = match[4] or "" if match else ""
     if match is None or suffix not in _SUFFIX:

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgspec
-
 from milligpu.kube import objects
 from milligpu.kube.api import Api, NotSent, Refused, Unanswered
 from milligpu.model import names
@@ -20,7 +18,6 @@ from milligpu.wire.grant import encode_grant
 IN_FLIGHT = 32
 _SETTLE_EVERY_S = 0.5
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
-_pod_decoder = msgspec.json.Decoder(objects.Pod)
 
 
 class Binder:
@@ -35,6 +32,11 @@ class Binder:
         self._in_flight = 0
         self._room = asyncio.Event()
         self._room.set()
+
+    @property
+    def full(self) -> bool:
+        """Whether `room` would wait."""
+        return self._in_flight >= IN_FLIGHT
 
     async def room(self) -> None:
         """Wait while too many binds are under way: who filters now would only wait for its bind later."""
@@ -97,7 +99,7 @@ class Binder:
 
     async def _look(self, namespace: str, name: str, uid: str) -> PodSight:
         """The pod as the API server has it now, or an error if it is another one by now."""
-        pod = _pod_decoder.decode(await self._api.get(_path(namespace, name)))
+        pod = objects.decode_pod(await self._api.get(_path(namespace, name)))
         if pod.metadata.uid != uid:
             raise Refused(f"pod {namespace}/{name}", _NOT_FOUND, f"its uid is {pod.metadata.uid}, not {uid}")
         return self._pods.sight(pod)

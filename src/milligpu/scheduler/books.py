@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import count
+
+import numpy as np
 
 from milligpu.model.errors import BadRequest, NoCapacity
 from milligpu.model.footprint import held
@@ -56,6 +59,8 @@ class Entry:
     wish: Wish
     since: float = 0.0
     """When it was first heard of."""
+    number: int = 0
+    """Pods are numbered in the order in which they came."""
     stage: Stage = Stage.WAITING
     grant: Grant | None = None
     node: str = ""
@@ -84,10 +89,15 @@ class Books:
         self._now = now
         self._entries: dict[str, Entry] = {}
         self._waiting: dict[str, Entry] = {}
+        self._numbers = count(1)
         self._on_node: dict[str, set[str]] = {}
         self._places: dict[str, Place] = {}
         self._masks: dict[Constraints, BoolArray | None] = {}
         self._masks_layout = -1
+        self._used: BoolArray = np.zeros(0, np.bool_)
+        self._used_layout = -1
+        self.frontier = (0, -_FOREVER)
+        """The number of the newest pod that kube-scheduler has asked about, and when."""
         self.freed = 0
         """Counts up whenever something may fit that did not before."""
 
@@ -108,6 +118,14 @@ class Books:
     def admitted(self, constraints: Constraints) -> list[str]:
         """The nodes that a pod's own conditions allow."""
         return [name for name, place in self._places.items() if constraints.admit(place)]
+
+    def fits(self, wish: Wish) -> bool:
+        """Whether there is room for a waiting pod now."""
+        if wish.request is None:
+            return False
+        with suppress(BadRequest):
+            return self.placer.fits(wish.request, self.admitted(wish.constraints))
+        return False
 
     def node_names(self) -> list[str]:
         """All nodes."""
@@ -205,7 +223,8 @@ class Books:
     def _entry(self, wish: Wish) -> Entry:
         entry = self._entries.get(wish.pod.uid)
         if entry is None:
-            entry = self._entries[wish.pod.uid] = self._waiting[wish.pod.uid] = Entry(wish, since=self._now())
+            entry = Entry(wish, self._now(), next(self._numbers))
+            self._entries[wish.pod.uid] = self._waiting[wish.pod.uid] = entry
             if wish.request is not None and wish.request.wants_gpu:
                 self._observe(wish.request)
         return entry
@@ -231,12 +250,13 @@ class Books:
     def reserve(self, wish: Wish, among: Iterable[str]) -> Grant | None:
         """Decide for kube-scheduler where the pod goes, and keep it for the bind that follows."""
         entry = self._entry(wish)
+        self._asked_about(entry)
         if entry.stage is Stage.BOUND:
             raise NoCapacity(f"pod {wish.pod} is on {entry.node} already")
         if entry.stage in {Stage.BINDING, Stage.DOUBTFUL}:
             raise NoCapacity(f"pod {wish.pod}: the outcome of an earlier bind is not known yet")
         self._set_free(entry)
-        grant = self.placer.place(_asked(wish), among)
+        grant = self._place(_asked(wish), self.placer.mask(among))
         if grant is not None:
             self._promise(entry, grant, Stage.RESERVED, RESERVED_S)
         return grant
@@ -244,17 +264,43 @@ class Books:
     def confirm(self, entry: Entry) -> Grant:
         """kube-scheduler asked about the place that the pod was promised."""
         assert entry.grant is not None
+        self._asked_about(entry)
         if entry.stage in _PROMISED:
             entry.stage, entry.until = Stage.RESERVED, self._now() + RESERVED_S
         return entry.grant
 
+    def _asked_about(self, entry: Entry) -> None:
+        if entry.number > self.frontier[0]:
+            self.frontier = entry.number, self._now()
+
     def nominate(self, entry: Entry) -> Grant | None:
         """Promise a waiting pod the best place in the cluster that its conditions allow."""
         assert entry.stage is Stage.WAITING
-        grant = self.placer.place_on(_asked(entry.wish), self._mask(entry.wish.constraints))
+        grant = self._place(_asked(entry.wish), self._mask(entry.wish.constraints))
         if grant is not None:
             self._promise(entry, grant, Stage.NOMINATED, NOMINATED_S)
         return grant
+
+    def _place(self, request: PodRequest, rows: BoolArray | None) -> Grant | None:
+        """Nodes in use first: a node that stays empty can take the largest job, or be switched off."""
+        if request.strategy is None and request.wants_gpu:
+            used = self._in_use()
+            grant = self.placer.place_on(request, used if rows is None else used & rows)
+            if grant is not None:
+                return grant
+        return self.placer.place_on(request, rows)
+
+    def _in_use(self) -> BoolArray:
+        if self._used_layout != self._snap.layout:
+            self._used_layout = self._snap.layout
+            self._used = self._snap.tenants.max(axis=1) > 0
+        return self._used
+
+    def _mark_use(self, node: str) -> None:
+        """Keep the mask: working it out anew for 5,000 nodes would cost as much as a decision."""
+        if self._used_layout == self._snap.layout:
+            rows = self._snap.rows_of.get(node, [])
+            self._used[rows] = (self._snap.tenants[rows] > 0).any(axis=1)
 
     def _mask(self, constraints: Constraints) -> BoolArray | None:
         if self._masks_layout != self._snap.layout:
@@ -274,6 +320,7 @@ class Books:
         entry.stage, entry.grant, entry.node = stage, grant, grant.node
         entry.until = self._now() + lasts_s
         self._on_node.setdefault(grant.node, set()).add(grant.uid)
+        self._mark_use(grant.node)
 
     # -- binding -----------------------------------------------------------------------------------------------
 
@@ -342,6 +389,7 @@ class Books:
                 del self._on_node[entry.node]
         if uid in self._snap.holdings:
             self.placer.release(uid)
+            self._mark_use(entry.node)
             self.freed += 1
         entry.stage, entry.grant, entry.node, entry.until = Stage.WAITING, None, "", _FOREVER
         self._waiting[uid] = entry
@@ -350,6 +398,7 @@ class Books:
         """Book what a bound pod holds, by force: it is there, whether or not it should be."""
         if entry.node in self._snap.nodes and entry.wish.pod.uid not in self._snap.holdings:
             self._snap.take(self._holding(entry), force=True)
+            self._mark_use(entry.node)
 
     def _holding(self, entry: Entry) -> Holding:
         request = entry.wish.request

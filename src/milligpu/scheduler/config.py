@@ -6,11 +6,12 @@ has only our pods, and we see them all.
 
 from typing import Any
 
+from milligpu.dialects import choose
 from milligpu.model import names
 
-# What other dialects call their resources; only we count them. The kubelet counts ours and whole GPUs.
+# The kubelet counts ours and whole GPUs; only we count memory, and what other dialects ask with.
 COUNTED = (names.VGPU, names.WHOLE_GPU)
-UNCOUNTED = (names.VGPU_MEMORY,)
+UNCOUNTED = tuple(sorted(choose.RESOURCES - frozenset(COUNTED)))
 # kube-scheduler gives up on a bind after this long; ours are held back so that none takes a tenth of it.
 HTTP_TIMEOUT = "5s"
 

@@ -61,6 +61,8 @@ class Extender:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("filter", str(error)) from None
         names = bytes(args.NodeNames)
+        if not names.isascii():
+            raise BadFormat("NodeNames", "a name that no node can have")
         if not names.startswith(b"["):
             return failure("NodeNames is missing: set nodeCacheCapable: true in the extender's configuration")
         if not sight.uid:

@@ -15,8 +15,11 @@ from milligpu.kube.api import MERGE_PATCH, Api
 from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.scheduler.books import Books, Entry, Stage
 
-# A pod whose turn comes at once needs no nomination.
+# A pod whose turn comes at once needs no nomination: the first to come, and the next in line of a burst.
 HEAD_START_S = 0.01
+NEXT_IN_LINE = 16
+# The line stands still: there is no next.
+PATIENCE_S = 1.0
 # As many as keep the API server busy beside the binds.
 IN_FLIGHT = 16
 # kube-scheduler knows more about the pod than we do; ask again when the cluster has changed somewhat.
@@ -71,7 +74,7 @@ class Nominator:
                 self.stuck.setdefault(entry.wish.pod.uid, entry)
             elif not self._ours(entry, now):
                 continue
-            elif entry.since > now - HEAD_START_S:
+            elif self._soon(entry, now):
                 young = True
             else:
                 self._nominate(entry)
@@ -84,6 +87,12 @@ class Nominator:
             and entry.wish.scheduler in self._schedulers
             and entry.refused_at < now - REFUSED_S
         )
+
+    def _soon(self, entry: Entry, now: float) -> bool:
+        if entry.since > now - HEAD_START_S:
+            return True
+        frontier, moved_at = self._books.frontier
+        return frontier < entry.number <= frontier + NEXT_IN_LINE and moved_at > now - PATIENCE_S
 
     def _nominate(self, entry: Entry) -> None:
         try:

@@ -6,24 +6,31 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import structlog
 import uvloop
 
 from milligpu import dialects
+from milligpu.dialects import Settings as Dialects
 from milligpu.kube import config, objects
 from milligpu.kube.api import Api
 from milligpu.kube.watch import All, Changes, Watch
 from milligpu.model.errors import MilligpuError
+from milligpu.model.units import Mib
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
+from milligpu.scheduler.admission import Admission
+from milligpu.scheduler.admission import Settings as AdmissionSettings
 from milligpu.scheduler.binder import Binder
-from milligpu.scheduler.books import Books
+from milligpu.scheduler.books import Books, Stage
 from milligpu.scheduler.extender import BODY_MAX, Extender, failure
 from milligpu.scheduler.leader import Leader, Timing
+from milligpu.scheduler.metrics import Metrics
 from milligpu.scheduler.nominator import Nominator
 from milligpu.scheduler.server import STANDBY, Routes, Tls, error_body, serving
+from milligpu.scheduler.sharepods import SharePods
 from milligpu.scheduler.sight import NodeReader, PodReader
 from milligpu.scheduler.teller import Teller
 
@@ -35,11 +42,14 @@ log = structlog.get_logger()
 class Term:
     """The books and all that reads and writes them, from the first list to the loss of leadership."""
 
-    def __init__(self, api: Api, settings: "Settings", valid: Callable[[], bool], now: Callable[[], float]) -> None:
+    def __init__(self, api: Api, settings: "Settings", valid: Callable[[], bool], metrics: Metrics) -> None:
         """`valid` says whether the term still lasts."""
+        now = time.monotonic
         self._api = api
+        self._metrics = metrics
         self.valid = valid
-        self._pods = PodReader(dialects.read)
+        self._settings = settings
+        self._pods = PodReader(partial(dialects.read, settings=settings.dialects))
         self._nodes = NodeReader()
         self.books = Books(Placer(Snapshot()), now)
         self.extender = Extender(self.books, self._pods)
@@ -48,6 +58,7 @@ class Term:
         self._teller = Teller(api, self.books, self.nominator, settings.identity, now)
         self._to_see = {"pods", "nodes"}
         self._seen_all = asyncio.Event()
+        self._cards: dict[str, Mib] = {}
 
     @property
     def ready(self) -> bool:
@@ -69,18 +80,28 @@ class Term:
             await self._seen_all.wait()
             tasks.create_task(self.nominator.run())
             tasks.create_task(self._teller.run())
+            if self._settings.admission is not None:
+                tasks.create_task(Admission(self._api, self._settings.admission, self._largest_card).run())
+                tasks.create_task(SharePods(self._api).run())
 
     async def filter(self, body: bytes) -> bytes:
         """Answer kube-scheduler once there is room for the bind that will follow."""
-        await self.binder.room()
-        return self.extender.filter(body)
+        if self.binder.full:
+            start = time.monotonic()
+            await self.binder.room()
+            self._metrics.held_back.inc(time.monotonic() - start)
+        with self._metrics.timed("filter"):
+            return self.extender.filter(body)
 
     async def bind(self, body: bytes) -> bytes:
         """Bind, or tell kube-scheduler why not."""
         order = self.extender.bind_order(body)
         try:
-            await self.binder.bind(order)
+            with self._metrics.timed("bind"):
+                await self.binder.bind(order)
+            self._metrics.binds.labels("bound").inc()
         except MilligpuError as error:
+            self._metrics.binds.labels("failed").inc()
             log.warning("bind failed", pod=f"{order.namespace}/{order.name}", node=order.node, error=error.message)
             return failure(error.message)
         return b"{}"
@@ -107,10 +128,15 @@ class Term:
             if sight.problem:
                 log.warning("an inventory does not read", node=node.metadata.name, problem=sight.problem)
             self.books.put_node(sight)
+            self._cards[node.metadata.name] = max((gpu.mib for gpu in sight.node.gpus), default=Mib(0))
 
     def _drop_node(self, name: str) -> None:
         self._nodes.forget(name)
+        self._cards.pop(name, None)
         self.books.drop_node(name)
+
+    def _largest_card(self) -> Mib | None:
+        return max(self._cards.values(), default=Mib(0)) or None
 
     async def _follow_pods(self) -> None:
         async for news in Watch(self._api, "/api/v1/pods", objects.Pod).follow():
@@ -160,19 +186,23 @@ class Settings:
     lease: str = "milligpu-scheduler"
     timing: Timing = field(default_factory=Timing)
     tls: Tls | None = None
+    dialects: Dialects = field(default_factory=Dialects)
+    admission: AdmissionSettings | None = None
+    """The webhook, and with it KubeShare's SharePods; None leaves both to somebody else."""
 
 
 class Service:
     """Serves whatever term there is; without one it is a standby and says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
         self.term: Term | None = None
 
     def routes(self) -> Routes:
         """All that is served to kube-scheduler and to probes."""
         return Routes(
             post={"/filter": self._filter, "/bind": self._bind},
-            get={"/livez": lambda: (200, "ok\n"), "/readyz": self._readyz},
+            get={"/livez": lambda: (200, "ok\n"), "/readyz": self._readyz, "/metrics": self._text},
             body_max=BODY_MAX,
         )
 
@@ -190,6 +220,11 @@ class Service:
     def _readyz(self) -> tuple[int, str]:
         return (200, "ok\n") if self._ready_term() is not None else (STANDBY, f"{_NOT_READY}\n")
 
+    def _text(self) -> tuple[int, str]:
+        term = self.term
+        stages = None if term is None else {stage.value: term.books.count(stage) for stage in Stage}
+        return 200, self._metrics.text(stages)
+
 
 _NOT_READY = "this instance is not the leader, or has not seen the whole cluster yet"
 
@@ -199,7 +234,8 @@ async def serve(settings: Settings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    service = Service()
+    metrics = Metrics()
+    service = Service(metrics)
     async with (
         Api(config.find(settings.kubeconfig)) as api,
         serving(service.routes(), settings.host, settings.port, settings.tls),
@@ -208,7 +244,7 @@ async def serve(settings: Settings) -> None:
         leader = Leader(api, lease, settings.identity, time.monotonic, settings.timing)
 
         async def term() -> None:
-            service.term = Term(api, settings, lambda: leader.valid, time.monotonic)
+            service.term = Term(api, settings, lambda: leader.valid, metrics)
             try:
                 await service.term.run()
             finally:

@@ -16,7 +16,8 @@ from milligpu.native import library
 
 _HEAD = struct.Struct("<4Id4Q")
 _SLOT = struct.Struct("<2I5Q")
-_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 256, 3144, 192
+_FAULTS, _FAULTS_AT = struct.Struct("<2I"), 96
+_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 512, 3144, 192
 PAGE_BYTES = _FIRST_SLOT + _SLOTS * _SLOT_BYTES
 
 
@@ -59,6 +60,12 @@ class Activity:
     def close(self, slot: int) -> None:
         """The context is gone, and what it still had to do with it."""
         native().activity_close(self._page, slot, time.monotonic_ns())
+
+    def fail(self, status: int) -> None:
+        """All contexts that there are end with this error; those opened later are sound."""
+        faults, _ = _FAULTS.unpack_from(self._memory, _FAULTS_AT)
+        _FAULTS.pack_into(self._memory, _FAULTS_AT, faults, status)
+        _FAULTS.pack_into(self._memory, _FAULTS_AT, (faults + 1) & 0xFFFFFFFF, status)
 
     def read(self, slot: int) -> Usage:
         """How a context stands now."""

@@ -14,6 +14,7 @@ from milligpu.softgpu.faults import EVENT_LOOK, IDLE, REASONS, Condition, Fault,
 from milligpu.softgpu.fleet import Card
 from milligpu.softgpu.meter import SECOND, Context, Meter, Work
 from milligpu.softgpu.watch import Answer, Kind, Setting
+from milligpu.softgpu.wire import Status
 
 _ARCHITECTURES = {"kepler": 2, "pascal": 4, "volta": 5, "turing": 6, "ampere": 7, "hopper": 9}
 _BRAND_TESLA, _BRAND_NVIDIA = 2, 14
@@ -69,7 +70,9 @@ class Management:
         self.meter.sample(now, work, self._memory())
 
     def fault(self, fault: Fault) -> None:
-        """Something befalls the card; everybody who listens hears of it at once."""
+        """Something befalls the card: its contexts may end with it, and everybody who listens hears of it."""
+        if fault.lost or fault.ecc:
+            self.activity.fail(Status.UNKNOWN if fault.lost else Status.ECC_UNCORRECTABLE)
         for kind, data in self.condition.apply(fault):
             for connection, wanted in self._listeners.items():
                 if kind == EVENT_LOOK or kind & wanted:

@@ -108,7 +108,7 @@ class Meter:
     millijoules: float = 0.0
     accounting: bool = False
     lives: dict[int, Life] = field(default_factory=dict[int, Life])
-    _known: Mapping[Context, Work] = field(default_factory=dict[Context, Work])
+    known: Mapping[Context, Work] = field(default_factory=dict[Context, Work])
     _spans: deque[_Span] = field(default_factory=deque[_Span])
 
     def __post_init__(self) -> None:
@@ -121,10 +121,10 @@ class Meter:
             return
         done: dict[int, Work] = {}
         for context, total in work.items():
-            part = total.since(self._known.get(context, Work()))
+            part = total.since(self.known.get(context, Work()))
             done[context.pid] = done.get(context.pid, Work()).plus(part)
         span = _Span(self.now, now, done)
-        self._known, self.now = dict(work), now
+        self.known, self.now = dict(work), now
         self._heat(span)
         self._account(span, memory)
         self._spans.append(span)

@@ -8,9 +8,11 @@ import socket
 import struct
 from pathlib import Path
 
+from milligpu.model.xid import APPLICATION_XIDS
 from milligpu.softgpu import frames, wire
 from milligpu.softgpu.account import Client
 from milligpu.softgpu.compile import CompileService
+from milligpu.softgpu.faults import Fault
 from milligpu.softgpu.management import Management
 from milligpu.softgpu.watch import Kind as Watch
 from milligpu.softgpu.wire import Kind, Status
@@ -18,6 +20,8 @@ from milligpu.softgpu.wire import Kind, Status
 _CREDENTIALS = struct.Struct("3i")
 # As many processes as a machine may start at once against one card.
 _BACKLOG = 512
+# What a process may still do on a card that is lost.
+_GIVES_BACK = (Kind.RELEASE, Kind.CONTEXT_CLOSE)
 
 
 class CardServer:
@@ -79,10 +83,14 @@ class CardServer:
     def _decide(self, client: Client, kind: int, body: bytes) -> tuple[Status, bytes]:
         account = self._account
         match kind:
+            case _ if self._management.condition.lost and kind not in _GIVES_BACK:
+                return Status.UNKNOWN, b""
             case Kind.HELLO:
                 if body != wire.HELLO.pack(wire.VERSION):
                     return Status.SYSTEM_DRIVER_MISMATCH, b""
                 return Status.SUCCESS, wire.device(account)
+            case Kind.XID if len(body) == wire.XID.size:
+                return self._report(wire.XID.unpack(body)[0])
             case Kind.MEMORY:
                 return Status.SUCCESS, wire.MEMORY.pack(account.free, account.memory)
             case Kind.CONTEXT_OPEN:
@@ -96,6 +104,13 @@ class CardServer:
                 return (Status.SUCCESS if account.release(client, size) else Status.INVALID_VALUE), b""
             case _:
                 return Status.INVALID_VALUE, b""
+
+    def _report(self, xid: int) -> tuple[Status, bytes]:
+        """A program may only report what programs can cause: it cannot make a card look broken."""
+        if xid not in APPLICATION_XIDS:
+            return Status.INVALID_VALUE, b""
+        self._management.fault(Fault(xid=xid))
+        return Status.SUCCESS, b""
 
     def _log_lateness(self) -> None:
         late = self._activity.lateness()
@@ -127,9 +142,10 @@ class CardServer:
         return Status.SUCCESS, b""
 
 
-def listen(path: Path) -> socket.socket:
-    """A listening socket at this path."""
+def listen(path: Path, mode: int) -> socket.socket:
+    """A listening socket at this path, which those may connect to whom `mode` lets write."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     listener.bind(str(path))
+    path.chmod(mode)
     listener.listen(_BACKLOG)
     return listener

@@ -12,6 +12,7 @@ AMOUNT = struct.Struct("<Q")
 MEMORY = struct.Struct("<QQ")
 HELLO = struct.Struct("<I")
 SLOT = struct.Struct("<I")
+XID = struct.Struct("<I")
 DEVICE = struct.Struct("<64s16sQ12I")
 assert DEVICE.size == 136  # mirrored by a static assertion in wire.h
 
@@ -29,6 +30,7 @@ class Kind(IntEnum):
     CONTEXT_OPEN = 5
     CONTEXT_CLOSE = 6
     COMPILE = 7
+    XID = 8
 
 
 class Status(IntEnum):
@@ -37,7 +39,9 @@ class Status(IntEnum):
     SUCCESS = 0
     INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
+    ECC_UNCORRECTABLE = 214
     SYSTEM_DRIVER_MISMATCH = 803
+    UNKNOWN = 999
     INVALID_PTX = 218
     UNSUPPORTED_PTX_VERSION = 222
 

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 from driver import check, driver, function, launch, load, ptx, start
@@ -32,6 +33,7 @@ MS = 1_000_000
 def state() -> dict:
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(os.environ["MILLIGPU_SOFTGPU"] + "/control.sock")
+        control.shutdown(socket.SHUT_WR)
         return json.load(control.makefile())[0]
 
 
@@ -100,11 +102,11 @@ def killed() -> dict:
     victim, other = spawn(), spawn()
     tell(victim, 50 * MS, 100)
     while busy(victim) < 60:
-        pass
+        time.sleep(0.01)
     victim.kill()
     victim.wait()
     while len(state()["processes"]) > 2:  # this one's own and the other's
-        pass
+        time.sleep(0.01)
     tell(other, 4 * MS, 10)
     gaps = hear(other)
     other.stdin.close()

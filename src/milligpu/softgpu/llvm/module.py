@@ -170,8 +170,7 @@ def _kernel_record(
     if length > _MOST_PARAMETER_BYTES:
         raise BadPtx(writer.function.line, f"{name}: {length} bytes of parameters, want at most 32764")
     used = set[str]().union(*(writers[each].shared_used for each in reached))
-    sizes = {v.name: v.size for v in shared.module.variables.values() if v.space == "shared"}
-    static = sum(sizes.get(each, 0) for each in used)
+    static = sum(shared.shared_sizes.get(each, 0) for each in used)
     local = sum(writers[each].local_bytes for each in reached)
     count = len(offsets)
     parts.append(f'@"n.{name}" = private constant [{len(name) + 1} x i8] c"{name}\\00"')

@@ -52,6 +52,7 @@ class Shared:
     timed: bool = False
     """Whether the code counts what it does, for cards in modelled time."""
     shared_offsets: dict[str, int] = field(default_factory=dict[str, int])
+    shared_sizes: dict[str, int] = field(default_factory=dict[str, int])
     shared_size: int = 0
     intrinsics: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -62,6 +63,7 @@ class Shared:
 
     def place_shared(self, variable: Variable) -> None:
         """Give a shared variable its offset in the block's window; extern arrays come behind all others."""
+        self.shared_sizes[variable.name] = variable.size
         if variable.size:
             offset = -(-self.shared_size // variable.align) * variable.align
             self.shared_offsets[variable.name] = offset

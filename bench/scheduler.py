@@ -1,0 +1,247 @@
+"""The scheduler service beside the same kube-scheduler without it: rates, packing, latencies, memory.
+
+    PYTHONPATH=. python bench/scheduler.py [--nodes 1000 --nodes 5000] [--pods 5000] [--rounds 2]
+
+Everything runs on a real control plane with KWOK nodes of 8 GPUs each. For a burst, all pods are created while both
+processes are stopped (SIGSTOP); then both go on and the clock runs until the last pod is bound, so that what the
+service does ahead of kube-scheduler is counted. Variants take turns on the same nodes.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import sys
+import time
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devcluster.cluster import Cluster
+from devcluster.process import Process
+from devcluster.wait import until
+from milligpu.kube import config, objects
+from milligpu.kube.api import Api
+from milligpu.kube.watch import All, Watch
+from milligpu.model import names
+from milligpu.model.gpu import Gpu
+from milligpu.model.units import Mib
+from milligpu.scheduler.config import second_scheduler
+from milligpu.wire.inventory import encode_inventory
+
+CARDS = 8
+SHARE = 300
+BARE, OURS = "bare", "milligpu"
+DEADLINE_S = 400.0
+
+
+@dataclass
+class Burst:
+    """What became of a burst."""
+
+    rate: float
+    nodes: int
+
+
+class Bench:
+    """A cluster with nodes, and pods that come and go."""
+
+    def __init__(self, cluster: Cluster, api: Api) -> None:
+        self.cluster = cluster
+        self.api = api
+        self.port = 18888
+
+    async def create(self, count: int, scheduler: str, bad: int = 0) -> None:
+        """Make pods as fast as the API server takes them."""
+        slots = asyncio.Semaphore(32)
+
+        async def one(number: int) -> None:
+            async with slots:
+                body = _pod(f"{scheduler}-{number}", scheduler, hopeless=bool(bad) and number % (count // bad) == 0)
+                await self.api.send("POST", "/api/v1/namespaces/default/pods", body, timeout_s=60)
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+    async def clear(self) -> None:
+        """Remove all pods, and wait until they are gone."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        await self.api.send("DELETE", "/api/v1/namespaces/default/pods", options, timeout_s=120)
+        while await self.pods():
+            await asyncio.sleep(0.5)
+
+    async def pods(self) -> list[dict[str, Any]]:
+        """All of them."""
+        text = await self.api.get("/api/v1/namespaces/default/pods?resourceVersion=0", timeout_s=60)
+        return json.loads(text)["items"]
+
+    async def burst(self, scheduler: str, processes: list[Process], count: int, bad: int = 0) -> Burst:
+        """Create while nobody looks, then let them go."""
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+        await self.create(count, scheduler, bad)
+        bound = asyncio.create_task(self._bound(count - bad))
+        await asyncio.sleep(1)
+        start = time.monotonic()
+        for process in processes:
+            os.kill(process.pid, signal.SIGCONT)
+        end, nodes = await asyncio.wait_for(bound, DEADLINE_S)
+        return Burst((count - bad) / (end - start), nodes)
+
+    async def _bound(self, count: int) -> tuple[float, int]:
+        """Follow the pods until so many have a node."""
+        nodes: dict[str, str] = {}
+        pattern = re.compile(rb'"nodeName":"([^"]+)"')
+        async for news in Watch(self.api, "/api/v1/namespaces/default/pods", objects.Pod).follow():
+            for pod in news.items if isinstance(news, All) else [each for _, each in news.items]:
+                found = pattern.search(bytes(pod.spec))
+                if found:
+                    nodes[pod.metadata.uid] = found[1].decode()
+            if len(nodes) >= count:
+                break
+        return time.monotonic(), len(set(nodes.values()))
+
+    async def lone(self, scheduler: str, rounds: int) -> list[float]:
+        """How long single pods take from their creation until they are bound, in ms."""
+        times: list[float] = []
+        for number in range(rounds):
+            bound = asyncio.create_task(self._bound(number + 1))
+            await asyncio.sleep(0.3)
+            start = time.monotonic()
+            body = _pod(f"lone-{scheduler}-{number}", scheduler, hopeless=False)
+            await self.api.send("POST", "/api/v1/namespaces/default/pods", body)
+            times.append(1000 * ((await asyncio.wait_for(bound, 30))[0] - start))
+        return times
+
+    @contextmanager
+    def bare(self) -> Generator[list[Process]]:
+        """kube-scheduler alone, as it comes."""
+        process = self.cluster.start_scheduler({}, BARE)
+        time.sleep(3)
+        yield [process]
+        self.cluster.control_plane.stop_scheduler(BARE)
+
+    @contextmanager
+    def ours(self) -> Generator[list[Process]]:
+        """kube-scheduler with the service."""
+        command = [str(Path(sys.executable).with_name("milligpu")), "scheduler", "serve", "--namespace", "default"]
+        command += ["--kubeconfig", str(self.cluster.kubeconfig), "--port", str(self.port)]
+        command += ["--scheduler-name", OURS, "--lease-seconds", "3600"]
+        service = self.cluster.new_process(f"service-{self.port}", command)
+        service.start()
+        until("the service", self._ready, 60, retry=(OSError,))
+        url = f"http://127.0.0.1:{self.port}"
+        process = self.cluster.start_scheduler(second_scheduler(url, OURS), OURS)
+        time.sleep(3)
+        yield [process, service]
+        self.cluster.control_plane.stop_scheduler(OURS)
+        service.stop()
+        self.port += 1
+
+    def _ready(self) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2) as answer:
+            return answer.status == 200
+
+    def metrics(self) -> str:
+        """As Prometheus would read them."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+
+def _pod(name: str, scheduler: str, *, hopeless: bool) -> dict[str, Any]:
+    notes = {names.REQUIRE: "model=H100"} if hopeless else {}
+    limits = {names.VGPU: str(SHARE), "cpu": "100m", "memory": "128Mi"}
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": notes},
+        "spec": {"schedulerName": scheduler, "containers": [container], "terminationGracePeriodSeconds": 0},
+    }
+
+
+def _quantile(metrics: str, verb: str, part: float) -> float:
+    """The upper end of the bucket in ms."""
+    rows = re.findall(rf'answer_seconds_bucket\{{le="([^"]+)",verb="{verb}"\}} (\S+)', metrics)
+    total = float(rows[-1][1])
+    return next(1000 * float(le) for le, count in rows if float(count) >= part * total)
+
+
+def _peak_mib(process: Process) -> int:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024  # type: ignore[index]
+
+
+def _inventory(node: str) -> dict[str, str]:
+    cards = (Gpu(f"GPU-{node}-{at}", "Tesla V100-SXM2-16GB", Mib(16384)) for at in range(CARDS))
+    return {names.INVENTORY: encode_inventory(cards)}
+
+
+def _report(done: Burst, ideal: int, text: str, service: Process) -> None:
+    failed = re.findall(r'binds_total\{outcome="failed"\} (\S+)', text) or ["0"]
+    held = re.findall(r"(?m)^milligpu_scheduler_held_back_seconds_total (\S+)", text)
+    more = 100 * done.nodes / ideal - 100
+    print(f"  ours: {done.rate:.0f} pods/s onto {done.nodes} nodes ({more:+.1f} %)")
+    print(
+        f"    filter p50 <= {_quantile(text, 'filter', 0.5):g} ms, p99 <= {_quantile(text, 'filter', 0.99):g} ms; "
+        f"bind p99 <= {_quantile(text, 'bind', 0.99):g} ms, {float(failed[0]):.0f} failed; "
+        f"held back {float(held[0]):.1f} s in all; {_peak_mib(service)} MiB",
+        flush=True,
+    )
+
+
+async def measure(count: int, pods: int, rounds: int) -> None:
+    """One size of cluster."""
+    with Cluster.start(f"bench-{os.getpid()}") as cluster:
+        cluster.add_kwok_nodes(count, resources={names.VGPU: str(1000 * CARDS)}, each=_inventory, taints=())
+        async with Api(config.find(str(cluster.kubeconfig))) as api:
+            await _measure(Bench(cluster, api), count, pods, rounds)
+
+
+async def _measure(bench: Bench, count: int, pods: int, rounds: int) -> None:
+    ideal = math.ceil(pods / (CARDS * (1000 // SHARE)))
+    rates: dict[str, list[float]] = {BARE: [], OURS: [], "20%": []}
+    print(f"{count} nodes x {CARDS} GPUs, {pods} pods of {SHARE} milli (ideal: {ideal} nodes)", flush=True)
+    for _ in range(rounds):
+        with bench.bare() as processes:
+            done = await bench.burst(BARE, processes, pods)
+            rates[BARE].append(done.rate)
+            print(f"  bare: {done.rate:.0f} pods/s onto {done.nodes} nodes", flush=True)
+            await bench.clear()
+        with bench.ours() as processes:
+            done = await bench.burst(OURS, processes, pods)
+            rates[OURS].append(done.rate)
+            _report(done, ideal, bench.metrics(), processes[1])
+            await bench.clear()
+            done = await bench.burst(OURS, processes, pods, bad=pods // 5)
+            rates["20%"].append(done.rate)
+            print(f"  ours, 20 % unschedulable: {done.rate:.0f} pods/s", flush=True)
+            await bench.clear()
+            lone = await bench.lone(OURS, 20)
+            print(f"  lone pod: median {statistics.median(lone):.0f} ms, slowest {max(lone):.0f} ms", flush=True)
+            await bench.clear()
+    medians = {name: statistics.median(each) for name, each in rates.items()}
+    print(
+        f"  ours / bare = {medians[OURS] / medians[BARE]:.2f}, 20 % / ours = {medians['20%'] / medians[OURS]:.2f}"
+    )
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, action="append")
+    parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    for count in options.nodes or [1000, 5000]:
+        asyncio.run(measure(count, options.pods, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+/* Modules bring variables along, which take memory as an allocation does. */
+#include "enforce.h"
+#include "image.h"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* A file's image, with the zero behind it that PTX ends with. */
+static uint64_t file_bytes(const char *path)
+{
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    off_t length = file < 0 ? -1 : lseek(file, 0, SEEK_END);
+    uint64_t bytes = 0;
+    if (length > 0) {
+        size_t room = (size_t)length + 1;
+        char *text = mmap(0, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (text != MAP_FAILED) {
+            if (pread(file, text, (size_t)length, 0) == length && length >= 4)
+                bytes = image_bytes(text);
+            munmap(text, room);
+        }
+    }
+    if (file >= 0)
+        close(file);
+    return bytes;
+}
+
+#define LOADED(symbol, bytes, made, call)                                              \
+    ({                                                                                 \
+        struct charge charge;                                                          \
+        CUresult answer = charge_begin(&charge, symbol, bytes);                        \
+        if (!answer) {                                                                 \
+            answer = (call);                                                           \
+            answer = charge_end(charge, answer, HOLDING_MODULE, answer ? 0 : (uintptr_t) * (made)); \
+        }                                                                              \
+        answer;                                                                        \
+    })
+
+API cuModuleLoad(CUmodule *made, const char *path)
+{
+    return LOADED("cuModuleLoad", file_bytes(path), made, cudaapi_real.cuModuleLoad(made, path));
+}
+
+API cuModuleLoadData(CUmodule *made, const void *image)
+{
+    return LOADED("cuModuleLoadData", image_bytes(image), made, cudaapi_real.cuModuleLoadData(made, image));
+}
+
+API cuModuleLoadDataEx(CUmodule *made, const void *image, unsigned count, CUjit_option *options, void **values)
+{
+    return LOADED("cuModuleLoadDataEx", image_bytes(image), made,
+                  cudaapi_real.cuModuleLoadDataEx(made, image, count, options, values));
+}
+
+API cuModuleLoadFatBinary(CUmodule *made, const void *image)
+{
+    return LOADED("cuModuleLoadFatBinary", image_bytes(image), made, cudaapi_real.cuModuleLoadFatBinary(made, image));
+}
+
+API cuModuleUnload(CUmodule module)
+{
+    return GIVE_BACK(HOLDING_MODULE, module, cudaapi_real.cuModuleUnload(module));
+}
+
+/* ---- libraries: modules of no context in particular; charged on the card in use when they are loaded ---- */
+static CUresult library_begin(struct charge *charge, uint64_t bytes)
+{
+    int gpu = current_gpu();
+    return charge_begin_on(charge, "cuLibraryLoad", gpu >= 0 ? gpu : device_gpu(0), bytes);
+}
+
+static CUresult library_end(struct charge charge, CUresult status, const CUlibrary *made)
+{
+    if (status || charge.gpu < 0 || !charge.bytes)
+        return charge_end(charge, status, HOLDING_LIBRARY, 0);
+    ledger_put((struct holding){.kind = HOLDING_LIBRARY, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)*made,
+                                .bytes = charge.bytes});
+    return CUDA_SUCCESS;
+}
+
+API cuLibraryLoadData(CUlibrary *made, const void *code, CUjit_option *options, void **values, unsigned count,
+                      CUlibraryOption *library_options, void **library_values, unsigned library_count)
+{
+    struct charge charge;
+    CUresult status = library_begin(&charge, image_bytes(code));
+    if (status)
+        return status;
+    status = cudaapi_real.cuLibraryLoadData(made, code, options, values, count, library_options, library_values,
+                                            library_count);
+    return library_end(charge, status, made);
+}
+
+API cuLibraryLoadFromFile(CUlibrary *made, const char *path, CUjit_option *options, void **values, unsigned count,
+                          CUlibraryOption *library_options, void **library_values, unsigned library_count)
+{
+    struct charge charge;
+    CUresult status = library_begin(&charge, file_bytes(path));
+    if (status)
+        return status;
+    status = cudaapi_real.cuLibraryLoadFromFile(made, path, options, values, count, library_options, library_values,
+                                                library_count);
+    return library_end(charge, status, made);
+}
+
+API cuLibraryUnload(CUlibrary library)
+{
+    return GIVE_BACK(HOLDING_LIBRARY, library, cudaapi_real.cuLibraryUnload(library));
+}

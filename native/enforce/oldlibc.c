@@ -1,0 +1,26 @@
+/* Stands for libdl and libpthread while the limits library is linked, and only then.
+ *
+ * Images bring their own libc. Since glibc 2.34 these functions are in libc.so.6 under new versions, which an older one
+ * does not have; under their old versions, in the libraries they were in, every glibc since 2.17 has them. */
+#define NOBODY_CALLS_THIS(name) \
+    void name(void);            \
+    void name(void) {}
+
+#ifdef FOR_LIBDL
+NOBODY_CALLS_THIS(dladdr)
+NOBODY_CALLS_THIS(dlclose)
+NOBODY_CALLS_THIS(dlerror)
+NOBODY_CALLS_THIS(dlopen)
+NOBODY_CALLS_THIS(dlsym)
+#else
+NOBODY_CALLS_THIS(pthread_attr_setstacksize)
+NOBODY_CALLS_THIS(pthread_create)
+NOBODY_CALLS_THIS(pthread_detach)
+NOBODY_CALLS_THIS(pthread_getspecific)
+NOBODY_CALLS_THIS(pthread_join)
+NOBODY_CALLS_THIS(pthread_key_create)
+NOBODY_CALLS_THIS(pthread_mutex_trylock)
+NOBODY_CALLS_THIS(pthread_once)
+NOBODY_CALLS_THIS(pthread_setspecific)
+NOBODY_CALLS_THIS(pthread_sigmask)
+#endif

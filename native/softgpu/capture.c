@@ -1,0 +1,231 @@
+/* Stream capture: what is submitted to a stream becomes nodes of a graph instead of work. Graphs run their nodes in the
+ * order they were added, so that order is all that has to be kept; other streams join by waiting for an event. */
+#include "softgpu.h"
+#include <stdlib.h>
+
+struct capture {
+    unsigned long long id;
+    CUgraph graph;
+    struct stream *origin;
+    CUstreamCaptureMode mode;
+    CUgraphNode last;
+    bool invalid, given; /* the graph was the caller's */
+};
+
+static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+static CUresult spoil(struct capture *capture, CUresult status)
+{
+    capture->invalid = true;
+    return status;
+}
+
+CUresult capture_work(struct stream *stream, struct work *work)
+{
+    struct capture *capture = stream->capture;
+    if (capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (work->kind == WORK_CALLBACK)
+        return spoil(capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    if (work->kind == WORK_FREE) { /* a graph may run again and needs its memory: it stays until the context ends */
+        free(work);
+        return CUDA_SUCCESS;
+    }
+    return graph_add_work(capture->graph, work, &capture->last);
+}
+
+CUresult capture_mark(struct stream *stream, struct mark *mark)
+{
+    mark->capture = stream->capture->id;
+    return stream->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+CUresult capture_wait(struct stream *stream, struct mark *mark)
+{
+    struct capture *other = mark->stream->capture;
+    if (!mark->capture)
+        return spoil(stream->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    if (!other || other->id != mark->capture || (stream->capture && stream->capture != other))
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    if (stream == stream->context->legacy)
+        return spoil(other, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    mark->stream->unjoined = false;
+    stream->capture = other;
+    stream->unjoined = stream != other->origin;
+    return CUDA_SUCCESS;
+}
+
+CUresult capture_forbids(struct stream *stream)
+{
+    return stream->capture ? spoil(stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) : CUDA_SUCCESS;
+}
+
+static bool counts(const struct stream *stream, CUstreamCaptureMode mode)
+{
+    return !(stream->flags & CU_STREAM_NON_BLOCKING) && mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+static CUresult begin(CUstream handle, CUgraph graph, CUstreamCaptureMode mode)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == context->legacy)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    struct capture *capture = calloc(1, sizeof *capture);
+    if (!capture)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *capture = (struct capture){.id = next_id(), .graph = graph, .origin = stream, .mode = mode, .given = graph != 0};
+    if (!graph && (status = cuGraphCreate(&capture->graph, 0))) {
+        free(capture);
+        return status;
+    }
+    atomic_fetch_add(&context->captures, counts(stream, mode));
+    stream->capture = capture;
+    return CUDA_SUCCESS;
+}
+
+API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
+{
+    return begin(handle, 0, mode);
+}
+
+API cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph, const CUgraphNode *dependencies,
+                                const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode)
+{
+    (void)dependencies;
+    (void)edges;
+    (void)count;
+    return handle_get(HANDLE_GRAPH, graph) ? begin(handle, graph, mode) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Lets every stream go that took part; true if one of them was not waited for. */
+static bool release(struct context *context, const struct capture *capture)
+{
+    bool unjoined = false;
+    pthread_mutex_lock(&context->lock);
+    for (struct stream *stream = context->streams; stream; stream = stream->next)
+        if (stream->capture == capture) {
+            unjoined |= stream->unjoined;
+            stream->capture = 0;
+            stream->unjoined = false;
+        }
+    pthread_mutex_unlock(&context->lock);
+    return unjoined;
+}
+
+API cuStreamEndCapture(CUstream handle, CUgraph *graph)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    struct capture *capture = stream->capture;
+    if (!graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (capture->origin != stream)
+        return spoil(capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    bool unjoined = release(context, capture);
+    status = capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+             : unjoined       ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+                              : CUDA_SUCCESS;
+    *graph = status ? 0 : capture->graph;
+    if (status && !capture->given)
+        cuGraphDestroy(capture->graph);
+    atomic_fetch_sub(&context->captures, counts(stream, capture->mode));
+    free(capture);
+    return status;
+}
+
+static CUresult describe(CUstream handle, CUstreamCaptureStatus *state, cuuint64_t *id, CUgraph *graph,
+                         const CUgraphNode **dependencies, size_t *count)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    if (!state)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct capture *capture = stream->capture;
+    *state = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
+             : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (!capture)
+        return CUDA_SUCCESS;
+    if (id)
+        *id = capture->id;
+    if (graph)
+        *graph = capture->graph;
+    if (dependencies)
+        *dependencies = &capture->last;
+    if (count)
+        *count = capture->last != 0;
+    return CUDA_SUCCESS;
+}
+
+API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *state)
+{
+    return describe(handle, state, 0, 0, 0, 0);
+}
+
+API cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *state, cuuint64_t *id)
+{
+    return describe(handle, state, id, 0, 0, 0);
+}
+
+API cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *state, cuuint64_t *id, CUgraph *graph,
+                              const CUgraphNode **dependencies, size_t *count)
+{
+    return describe(handle, state, id, graph, dependencies, count);
+}
+
+API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *state, cuuint64_t *id, CUgraph *graph,
+                              const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count)
+{
+    if (edges)
+        *edges = 0;
+    return describe(handle, state, id, graph, dependencies, count);
+}
+
+/* Order is kept anyway; what was added by hand is behind what was captured before. */
+API cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                                         size_t count, unsigned flags)
+{
+    struct context *context;
+    struct stream *stream;
+    (void)edges;
+    (void)flags;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (status)
+        return status;
+    if (!stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (count && dependencies)
+        stream->capture->last = dependencies[count - 1];
+    return CUDA_SUCCESS;
+}
+
+API cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies, size_t count, unsigned flags)
+{
+    return cuStreamUpdateCaptureDependencies_v2(handle, dependencies, 0, count, flags);
+}
+
+API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}

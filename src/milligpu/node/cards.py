@@ -1,0 +1,107 @@
+"""This node's cards and how they are: looked at every second, and at once when the driver reports an error."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from milligpu.devices.cards import Cards
+from milligpu.devices.events import XidEvents
+from milligpu.devices.health import Record, judge, note_observation, note_xid
+from milligpu.devices.reading import Observation, Reading, XidEvent
+from milligpu.model.gpu import Gpu, State
+from milligpu.wire.orders import Orders
+
+LOOK_S = 1.0
+# How long a thread waits for the driver's next word before it looks whether it should end.
+_EVENT_S = 1.0
+
+
+class CardWatch:
+    """The cards as the inventory shows them: what they are, and whether they may be used."""
+
+    def __init__(
+        self, cards: Cards, changed: Callable[[], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cards = cards
+        self._changed = changed
+        self._now = now
+        self._records: dict[str, Record] = {}
+        self._orders = Orders()
+        self.xids: dict[str, int] = {}
+        """How many errors each card reported since we started."""
+        self.seen: tuple[Observation, ...] = ()
+        self._reported: list[XidEvent] = []
+        self._wake = asyncio.Event()
+        self._bare = {gpu.uuid: replace(gpu, state=State.OK, reason="") for gpu in cards.gpus()}
+        self.gpus: dict[str, Gpu] = dict(self._bare)
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """The last reading of each card that answers."""
+        return {each.uuid: each for each in self.seen if isinstance(each, Reading)}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        stop = threading.Event()
+
+        def listen() -> None:
+            events = XidEvents(self._cards)
+            while not stop.is_set():
+                event = events.wait(_EVENT_S)
+                if event is not None:
+                    loop.call_soon_threadsafe(self._on_xid, event)
+            events.close()
+
+        thread = threading.Thread(target=listen, name="xid-events", daemon=True)
+        thread.start()
+        try:
+            while True:
+                self._wake.clear()
+                reported, self._reported = self._reported, []
+                self._on_look(reported, await asyncio.to_thread(self._cards.read))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), LOOK_S)
+        finally:
+            stop.set()
+
+    def obey(self, orders: Orders) -> None:
+        """What an admin wants of single cards; a card that is cleared anew has nothing held against it."""
+        for uuid, when in orders.cleared.items():
+            if self._orders.cleared.get(uuid) != when:
+                self._records.pop(uuid, None)
+        self._orders = orders
+        self._judge()
+
+    def _on_xid(self, event: XidEvent) -> None:
+        self.xids[event.uuid] = self.xids.get(event.uuid, 0) + 1
+        self._reported.append(event)
+        self._wake.set()
+
+    def _on_look(self, reported: Sequence[XidEvent], seen: tuple[Observation, ...]) -> None:
+        """Judge what the driver reported together with a look that came after it: does it ask for a reset?"""
+        self.seen = seen
+        for event in reported:
+            self._note(event.uuid, lambda record, xid=event.xid: note_xid(record, xid, self._now()))
+        for each in seen:
+            if each.uuid:
+                self._note(each.uuid, lambda record, each=each: note_observation(record, each, self._now()))
+        self._judge()
+
+    def _note(self, uuid: str, change: Callable[[Record], Record]) -> None:
+        self._records[uuid] = change(self._records.get(uuid, Record()))
+
+    def _judge(self) -> None:
+        gpus = {uuid: self._judged(gpu) for uuid, gpu in self._bare.items()}
+        if gpus != self.gpus:
+            self.gpus = gpus
+            self._changed()
+
+    def _judged(self, gpu: Gpu) -> Gpu:
+        health = judge(self._records.get(gpu.uuid, Record()))
+        if health.state is State.OK and gpu.uuid in self._orders.cordoned:
+            return replace(gpu, state=State.CORDONED, reason=self._orders.cordoned[gpu.uuid])
+        return replace(gpu, state=health.state, reason=health.reason)

@@ -1,0 +1,40 @@
+"""Where things are on a node; all of it can be moved for a kubelet that lives elsewhere."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the agent is told."""
+
+    node: str
+    kubeconfig: str | None = None
+    kubelet: Path = Path("/var/lib/kubelet")
+    cdi: Path = Path("/var/run/cdi")
+    state: Path = Path("/var/lib/milligpu")
+    """What must outlive a reboot: promises to the kubelet."""
+    run: Path = Path("/run/milligpu")
+    """What must not: containers' pages."""
+    listen: str = "0.0.0.0:9400"
+    """For metrics and statistics."""
+
+    @property
+    def device_plugins(self) -> Path:
+        """Where the kubelet looks for device plugins."""
+        return self.kubelet / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        """Where it tells who holds what."""
+        return self.kubelet / "pod-resources/kubelet.sock"
+
+    @property
+    def ledger(self) -> Path:
+        """Promises."""
+        return self.state / "promised"
+
+    @property
+    def containers(self) -> Path:
+        """Attachments."""
+        return self.run / "containers"

@@ -1,0 +1,194 @@
+"""The normal form: the same request, counted by Kubernetes, and stable."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milligpu import dialects
+from milligpu.dialects.normal import Form, normalise
+from milligpu.dialects.patch import Operation, patch
+from milligpu.model.errors import BadRequest
+from milligpu.model.request import PodRequest, ShareRequest
+from milligpu.model.units import Mib, Milli
+from tests.dialects.golden import Case, cases
+
+MEANT = [case for case in cases() if case.means is not None]
+FORM = Form(card=Mib(16384), scheduler="ours")
+
+
+def by_name(case: Case) -> str:
+    return f"{case.file}: {case.name}"
+
+
+def apply(document: Any, operations: list[Operation]) -> Any:
+    """RFC 6902, as far as we write it."""
+    document = copy.deepcopy(document)
+    for operation in operations:
+        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        target = document
+        for part in parents:
+            target = target[int(part) if isinstance(target, list) else part]
+        key = int(last) if isinstance(target, list) else last
+        if operation["op"] == "remove":
+            del target[key]
+        else:
+            assert (operation["op"] == "replace") == (isinstance(target, list) or key in target)
+            target[key] = operation["value"]
+    return document
+
+
+@pytest.mark.parametrize("case", MEANT, ids=by_name)
+def test_a_normalised_pod_is_the_same_request(case: Case) -> None:
+    assert dialects.read(normalise(case.pod, FORM)) == dialects.read(case.pod)
+
+
+@pytest.mark.parametrize("case", MEANT, ids=by_name)
+def test_a_normalised_pod_stays_as_it_is(case: Case) -> None:
+    once = normalise(case.pod, FORM)
+    assert normalise(once, FORM) == once
+    assert list(patch(once, normalise(once, FORM))) == []
+
+
+@pytest.mark.parametrize("case", [case for case in MEANT if dialects.read(case.pod).wants_gpu], ids=by_name)
+def test_a_normalised_pod_names_only_native_resources(case: Case) -> None:
+    spec = normalise(case.pod, FORM)["spec"]
+    shares = {each.name: each.share for each in dialects.read(case.pod).containers}
+    found: list[dict[str, Any]] = spec.get("initContainers", []) + spec["containers"]
+    for container in found:
+        limits: dict[str, Any] = container.get("resources", {}).get("limits", {})
+        requests: dict[str, Any] = container.get("resources", {}).get("requests", {})
+        ours = {"nvidia.com/vgpu", "nvidia.com/vgpu-memory"}
+        assert {key for key in (*limits, *requests) if "gpu" in key or "vcuda" in key} <= ours
+        has_share = shares[container["name"]] is not None
+        assert ("nvidia.com/vgpu" in limits) == ("nvidia.com/vgpu" in requests) == has_share
+        assert ({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container.get("env", [])) != has_share
+
+
+@pytest.mark.parametrize("case", MEANT, ids=by_name)
+def test_the_patch_makes_the_normal_form(case: Case) -> None:
+    operations = list(patch(case.pod, normalise(case.pod, FORM)))
+    assert apply(case.pod, operations) == normalise(case.pod, FORM)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("a/~0", max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(
+    old=st.dictionaries(st.text("ab/~", max_size=2), values),
+    new=st.dictionaries(st.text("ab/~", max_size=2), values),
+)
+def test_a_patch_turns_any_document_into_any_other(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert json.dumps(apply(old, list(patch(old, new))), sort_keys=True) == json.dumps(new, sort_keys=True)
+
+
+millis = st.none() | st.integers(0, 1000).map(Milli)
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> ShareRequest:
+    milli = draw(millis)
+    mib = draw(st.none() | st.integers(1, 90000).map(Mib))
+    card = None if mib is not None else draw(st.none() | st.integers(1, 1000).map(Milli))
+    if mib is None and card is None:
+        milli = milli or Milli(1)
+    limit = draw(st.none() | st.integers(max(1, milli or 0), 1000).map(Milli))
+    return ShareRequest(draw(st.integers(1, 8)), milli, mib, card, limit)
+
+
+@given(share=shares(), card=st.none() | st.integers(1000, 90000).map(Mib))
+def test_every_share_can_be_said_natively(share: ShareRequest, card: Mib | None) -> None:
+    from milligpu.dialects.shares import counted, format_shares  # noqa: PLC0415
+
+    amount = counted(share, unsaid=1)
+    pod = {
+        "metadata": {"name": "p", "annotations": {"milligpu.dev/shares": format_shares({"main": share})}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/vgpu": amount}}}]},
+    }
+    assert read_one(pod) == share
+    assert read_one(normalise(pod, Form(card=card))) == share
+
+
+def read_one(pod: dict[str, Any]) -> ShareRequest | None:
+    request: PodRequest = dialects.read(pod)
+    return request.containers[0].share
+
+
+def pod(limits: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    main = {"name": "main", "resources": {"limits": limits or {}}}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [main], **spec}}
+
+
+def amounts(form: Form, limits: dict[str, Any]) -> dict[str, str]:
+    return normalise(pod(limits), form)["spec"]["containers"][0]["resources"]["limits"]
+
+
+def test_memory_alone_counts_as_its_part_of_the_largest_card() -> None:
+    assert amounts(Form(card=Mib(16384)), {"aliyun.com/gpu-mem": 4}) == {
+        "nvidia.com/vgpu": "250",
+        "nvidia.com/vgpu-memory": "4096",
+    }
+    assert amounts(Form(), {"aliyun.com/gpu-mem": 4})["nvidia.com/vgpu"] == "1"
+    assert amounts(Form(card=Mib(1024)), {"aliyun.com/gpu-mem": 4})["nvidia.com/vgpu"] == "1000"
+
+
+def test_several_gpus_count_together() -> None:
+    limits = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30, "cpu": "1"}
+    assert amounts(Form(), limits) == {"cpu": "1", "nvidia.com/vgpu": "600", "nvidia.com/vgpu-memory": "3000"}
+    assert amounts(Form(), {"nvidia.com/gpu": "2"}) == {"nvidia.com/vgpu": "2000"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("kai-scheduler", "ours"), ("default-scheduler", "ours"), (None, "ours"), ("volcano", "volcano")],
+)
+def test_other_systems_schedulers_are_not_here(before: str | None, after: str) -> None:
+    found = normalise(pod({"nvidia.com/vgpu": 300}, schedulerName=before), FORM)
+    assert found["spec"]["schedulerName"] == after
+
+
+def test_a_pod_without_gpus_only_loses_sight_of_them() -> None:
+    before = pod(None, schedulerName="kai-scheduler")
+    after = normalise(before, FORM)
+    assert [operation["path"] for operation in patch(before, after)] == ["/spec/containers/0/env"]
+
+
+def test_what_only_nvidias_plugin_hands_out_stays_visible() -> None:
+    before = pod({"nvidia.com/mig-3g.20gb": 1})
+    assert normalise(before, FORM) == before
+
+
+def test_nobody_names_the_devices_that_it_sees() -> None:
+    before = pod({"nvidia.com/vgpu": 300})
+    greedy = [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    before["spec"]["containers"][0]["env"] = greedy
+    before["spec"]["containers"].append({"name": "other", "env": greedy})
+    granted, other = normalise(before, FORM)["spec"]["containers"]
+    assert granted["env"] == [{"name": "A", "value": "1"}]
+    assert other["env"] == [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
+def test_a_pod_that_names_its_node_is_refused() -> None:
+    with pytest.raises(BadRequest, match="spec.nodeName='n1'"):
+        normalise(pod({"nvidia.com/vgpu": 300}, nodeName="n1"), FORM)
+    normalise(pod(None, nodeName="n1"), FORM)
+
+
+def test_bitfusions_commands_go_to_a_shell_and_its_server_is_a_node() -> None:
+    before = pod({"bitfusion.io/gpu-amount": 1})
+    before["metadata"]["annotations"] = {
+        "auto-management/bitfusion": "all",
+        "bitfusion-client/filter": "server.hostname=bf-server",
+    }
+    before["spec"]["containers"][0]["command"] = ["python train.py --model=x"]
+    after = normalise(before, FORM)
+    assert after["spec"]["containers"][0]["command"] == ["/bin/bash", "-c", "python train.py --model=x"]
+    assert after["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "bf-server"}
+    assert normalise(after, FORM) == after

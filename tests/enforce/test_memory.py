@@ -1,0 +1,205 @@
+"""The memory cap: over every route, for all processes together, however they end."""
+
+import json
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from tests.enforce.conftest import Tenants
+from tests.enforce.rig import CAP, CONTEXT, MIB, Tenant
+
+CLIENTS = Path(__file__).parent / "clients"
+PATIENCE = 60.0
+OUT_OF_MEMORY = 2
+
+PROGRAM = f"import sys; sys.path.insert(0, {str(CLIENTS)!r})\nfrom cuda import *\n"
+
+
+def say(process: Popen[str], word: str = "") -> None:
+    """Let a program that waits for its input go on."""
+    assert process.stdin is not None
+    process.stdin.write(word + "\n")
+    process.stdin.flush()
+
+
+def read(process: Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def finish(process: Popen[str]) -> str:
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+def python(tenant: Tenant, code: str) -> Popen[str]:
+    return tenant.start(sys.executable, "-u", "-c", PROGRAM + code)
+
+
+def test_every_route_is_charged_exactly_and_capped(tenant: Tenants) -> None:
+    made = tenant()
+    done = made.run(sys.executable, CLIENTS / "routes.py")
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert len(results) == 8
+    assert results == {name: [100 * MIB, 0, OUT_OF_MEMORY] for name in results}
+    assert made.account().refused == 8
+
+
+def test_whatever_ends_memory_gives_it_back(tenant: Tenants) -> None:
+    done = tenant(cap=3 * CAP).run(sys.executable, CLIENTS / "endings.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "a context with two allocations": [CONTEXT + 21 * MIB, 0],
+        "a module with a variable": [64 * MIB, 0],
+        "a library with a variable": [64 * MIB, 0],
+        "a pool": [30 * MIB, 0],
+        "a heap for kernels": [32 * MIB, 0],
+        "the primary context, reset": [10 * MIB, 0],
+    }
+
+
+def test_two_processes_share_one_cap(tenant: Tenants) -> None:
+    made = tenant(cap=2 * CONTEXT + 200 * MIB)
+    one = python(made, f"start(); print(allocate(150 * MIB)[0]); input(); print(allocate({200 * MIB})[0]); input()")
+    assert read(one) == "0"
+    other = python(made, "start(); print(allocate(60 * MIB)[0], allocate(50 * MIB)[0], memory()[0])")
+    assert finish(other) == f"{OUT_OF_MEMORY} 0 0"
+    say(one)
+    assert read(one) == str(OUT_OF_MEMORY)
+
+
+def test_what_a_killed_process_held_is_there_for_the_next(tenant: Tenants) -> None:
+    made = tenant(cap=2 * CONTEXT + 200 * MIB)
+    killed = python(made, "start(); print(allocate(200 * MIB)[0]); input()")
+    assert read(killed) == "0"
+    code = "start(); print(allocate(200 * MIB)[0]); input(); print(memory()[0], allocate(200 * MIB)[0])"
+    other = python(made, code)
+    assert read(other) == str(OUT_OF_MEMORY)
+    killed.kill()
+    killed.communicate()
+    assert made.held() == CONTEXT
+    say(other)
+    assert finish(other) == f"{CONTEXT + 200 * MIB} 0"
+
+
+def test_a_lower_cap_refuses_until_it_fits_and_a_higher_one_gives_room(tenant: Tenants) -> None:
+    made = tenant()
+    code = """
+start()
+big = allocate(100 * MIB)[1]
+print("allocated"); input()
+print(allocate(1)[0], memory()[0], memory()[1]); input()
+status, pointer = allocate(200 * MIB)
+print(status, free(pointer), free(big), memory()[0])
+"""
+    process = python(made, code)
+    assert read(process) == "allocated"
+    made.set_cap(CONTEXT + 50 * MIB)
+    say(process)
+    assert read(process) == f"{OUT_OF_MEMORY} 0 {CONTEXT + 50 * MIB}"
+    made.set_cap(CONTEXT + 300 * MIB)
+    say(process)
+    assert finish(process) == f"0 0 0 {300 * MIB}"
+
+
+def test_a_child_of_fork_has_its_own_slot_and_its_parents_memory_stays_charged(tenant: Tenants) -> None:
+    made = tenant(cap=2 * CONTEXT + 200 * MIB)
+    code = """
+import os
+start()
+allocate(150 * MIB)
+child = os.fork()
+if not child:
+    start()
+    print("child", allocate(60 * MIB)[0], allocate(40 * MIB)[0], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print("parent", allocate(60 * MIB)[0], allocate(50 * MIB)[0], memory()[1] - memory()[0])
+"""
+    done = finish(python(made, code)).splitlines()
+    assert done[0] == f"child {OUT_OF_MEMORY} 0"
+    # The child's context and memory are gone; with them there is room again.
+    assert done[1] == f"parent 0 0 {CONTEXT + 260 * MIB}"
+
+
+def test_a_process_that_calls_exec_begins_anew(tenant: Tenants) -> None:
+    made = tenant()
+    again = PROGRAM + "start(); print(allocate(200 * MIB)[0], memory()[0])"
+    process = python(
+        made, f"import os\nstart(); allocate(200 * MIB)\nos.execv(sys.executable, ['p', '-c', {again!r}])"
+    )
+    assert finish(process) == f"0 {56 * MIB}"
+
+
+def test_a_program_that_closes_all_descriptors_stays_counted(tenant: Tenants) -> None:
+    made = tenant(cap=2 * CONTEXT + 200 * MIB)
+    one = python(
+        made, "import os\nstart(); allocate(150 * MIB); os.closerange(500, 1000); print('closed'); input()"
+    )
+    assert read(one) == "closed"
+    assert finish(python(made, "start(); print(allocate(100 * MIB)[0])")) == str(OUT_OF_MEMORY)
+
+
+def test_random_allocations_of_eight_processes_never_exceed_the_cap_and_end_at_zero(tenant: Tenants) -> None:
+    cap = 8 * CONTEXT + 100 * MIB
+    made = tenant(cap=cap)
+    workers = [made.start(sys.executable, CLIENTS / "churn.py", "4", str(seed)) for seed in range(8)]
+    assert [read(worker) for worker in workers] == ["started"] * 8
+    for worker in workers:
+        say(worker)
+    most = 0
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        most = max(most, made.cards.used(), made.account().used)
+    refused = [int(read(worker).removeprefix("done ")) for worker in workers]
+    assert made.account().used == 8 * CONTEXT
+    assert made.account().peak <= cap
+    assert most <= cap
+    assert sum(refused) == made.account().refused > 0
+    for worker in workers:
+        worker.communicate()
+    assert made.held() == 0
+
+
+def test_processes_killed_at_random_moments_leave_an_account_that_adds_up(tenant: Tenants) -> None:
+    cap = 8 * CONTEXT + 60 * MIB
+    made = tenant(cap=cap)
+    dice = random.Random(7)
+    workers = [made.start(sys.executable, CLIENTS / "churn.py", "60", str(seed)) for seed in range(8)]
+    assert [read(worker) for worker in workers] == ["started"] * 8
+    for worker in workers:
+        say(worker)
+    while workers:
+        victim = workers.pop(dice.randrange(len(workers)))
+        time.sleep(dice.random() / 5)
+        victim.send_signal(signal.SIGKILL)
+        victim.communicate()
+        assert made.account().peak <= cap
+    assert made.held() == 0
+    # Somebody who needs all of it gets all of it.
+    code = f"start(); print(allocate({7 * CONTEXT + 60 * MIB})[0], memory()[0])"
+    assert finish(python(made, code)) == "0 0"
+
+
+@pytest.mark.parametrize("spoil", ["random", "ones", "lock"])
+def test_a_spoilt_usage_page_is_its_owners_problem_only(tenant: Tenants, spoil: str) -> None:
+    bad, good = tenant(name="bad"), tenant(name="good")
+    head = bad.usage.read_bytes()[:16]
+    match spoil:
+        case "random":
+            rest = random.Random(1).randbytes(bad.usage.stat().st_size - 16)
+        case "ones":
+            rest = b"\xff" * (bad.usage.stat().st_size - 16)
+        case _:
+            rest = (600).to_bytes(4, "little") + bytes(bad.usage.stat().st_size - 20)
+    bad.usage.write_bytes(head + rest)
+    process = python(bad, "start(); print('alive')")
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode >= 0, "killed by a signal"
+    assert finish(python(good, "start(); print(allocate(200 * MIB)[0])")) == "0"

@@ -1,0 +1,70 @@
+from collections.abc import Iterable
+
+import pytest
+
+from milligpu.model.gpu import Gpu, Mode, State
+from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.request import Kind
+from milligpu.model.units import Mib, Milli
+from milligpu.node.checks import Fault, Tenancy, check
+
+CARDS = {
+    "GPU-a": Gpu("GPU-a", "V100", Mib(16384)),
+    "GPU-b": Gpu("GPU-b", "V100", Mib(16384), reserved=Milli(200)),
+    "GPU-sick": Gpu("GPU-sick", "V100", Mib(16384), state=State.SICK, reason="XID 79"),
+    "GPU-whole": Gpu("GPU-whole", "V100", Mib(16384), mode=Mode.WHOLE),
+}
+
+
+def tenancy(uid: str, *shares: GpuShare, node: str = "n1", grant_uid: str | None = None) -> Tenancy:
+    return Tenancy(uid, Grant(grant_uid or uid, node, {"main": shares}), {"main": Kind.MAIN})
+
+
+def share(gpu: str, milli: int, mib: int = 1024) -> GpuShare:
+    return GpuShare(gpu, Milli(milli), Mib(mib), Milli(milli))
+
+
+def fault(of: Tenancy, others: Iterable[Tenancy] = (), container: str = "main") -> Fault | None:
+    problem = check(of, container, "n1", CARDS, others)
+    return problem.fault if problem else None
+
+
+def test_a_grant_for_this_pod_on_this_node_within_the_card_is_honoured() -> None:
+    assert fault(tenancy("u1", share("GPU-a", 500)), [tenancy("u2", share("GPU-a", 500))]) is None
+    assert fault(tenancy("u1", GpuShare("GPU-a", whole=True))) is None
+
+
+@pytest.mark.parametrize(
+    ("of", "wanted"),
+    [
+        (tenancy("u1", share("GPU-a", 500), grant_uid="u9"), Fault.OTHER_POD),
+        (tenancy("u1", share("GPU-a", 500), node="n2"), Fault.OTHER_NODE),
+        (tenancy("u1", share("GPU-zzz", 500)), Fault.UNKNOWN_GPU),
+        (tenancy("u1", share("GPU-sick", 500)), Fault.UNFIT_GPU),
+        (tenancy("u1", share("GPU-whole", 500)), Fault.UNFIT_GPU),
+        (tenancy("u1", share("GPU-b", 801)), Fault.OVERCOMMIT),
+        (tenancy("u1", share("GPU-a", 100, 16385)), Fault.OVERCOMMIT),
+    ],
+)
+def test_a_grant_about_something_else_is_refused(of: Tenancy, wanted: Fault) -> None:
+    assert fault(of) is wanted
+
+
+def test_a_container_that_the_grant_does_not_name_gets_nothing() -> None:
+    assert fault(tenancy("u1", share("GPU-a", 500)), container="other") is Fault.NO_SHARE
+
+
+def test_no_card_is_promised_beyond_its_size() -> None:
+    beside = [tenancy("u2", share("GPU-a", 501))]
+    assert fault(tenancy("u1", share("GPU-a", 500)), beside) is Fault.OVERCOMMIT
+    assert (
+        fault(tenancy("u1", GpuShare("GPU-a", whole=True)), [tenancy("u2", share("GPU-a", 1))]) is Fault.OVERCOMMIT
+    )
+    assert (
+        fault(tenancy("u1", share("GPU-a", 1)), [tenancy("u2", GpuShare("GPU-a", whole=True))]) is Fault.OVERCOMMIT
+    )
+
+
+def test_a_pod_does_not_stand_in_its_own_way() -> None:
+    of = tenancy("u1", share("GPU-a", 900))
+    assert fault(of, [of]) is None

@@ -1,0 +1,191 @@
+"""The extender's answers: one node or none, and for what is no request an error, never a yes."""
+
+import json
+import random
+from typing import Any, cast
+
+import pytest
+
+from milligpu import dialects
+from milligpu.kube import objects
+from milligpu.model import names
+from milligpu.model.errors import BadFormat
+from milligpu.placement.decide import Placer
+from milligpu.placement.snapshot import Snapshot
+from milligpu.scheduler.books import Books, Stage
+from milligpu.scheduler.extender import NO_ROOM, Extender
+from milligpu.scheduler.sight import NodeReader, PodReader
+from tests.scheduler.objects import node, pod
+
+
+class World:
+    """Books over a few nodes, and a clock that stands still."""
+
+    def __init__(self, nodes: int = 3, cards: int = 2) -> None:
+        self.time = 0.0
+        self.books = Books(Placer(Snapshot()), lambda: self.time)
+        self.pods = PodReader(dialects.read)
+        self.extender = Extender(self.books, self.pods)
+        self.names = [f"n{at}" for at in range(nodes)]
+        reader = NodeReader()
+        for name in self.names:
+            sight = reader.sight(node(name, cards))
+            assert sight is not None
+            self.books.put_node(sight)
+
+    def filter(self, found: dict[str, Any], among: Any = None) -> dict[str, Any]:
+        body = {"Pod": found, "Nodes": None, "NodeNames": self.names if among is None else among}
+        return json.loads(self.extender.filter(json.dumps(body).encode()))
+
+    def see(self, found: dict[str, Any]) -> None:
+        self.books.put_pod(self.pods.sight(objects.decode_pod(json.dumps(found).encode())))
+
+
+def test_filter_answers_with_one_node_and_keeps_it() -> None:
+    world = World()
+
+    answer = world.filter(pod("a", 1000))
+
+    (chosen,) = answer["NodeNames"]
+    entry = world.books.entry("uid-a")
+    assert entry is not None
+    assert (entry.stage, entry.node) == (Stage.RESERVED, chosen)
+
+
+def test_two_pods_never_get_the_same_room() -> None:
+    world = World(nodes=1, cards=1)
+
+    assert world.filter(pod("a", 600))["NodeNames"] == ["n0"]
+    assert world.filter(pod("b", 600))["NodeNames"] == []
+    assert world.filter(pod("c", 400))["NodeNames"] == ["n0"]
+
+
+def test_a_refusal_names_every_node_as_beyond_preemption() -> None:
+    world = World()
+
+    answer = world.filter(pod("a", 2000, notes={names.REQUIRE: "model=H100"}))
+
+    assert answer["NodeNames"] == []
+    assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(world.names, NO_ROOM)
+    assert "FailedNodes" not in answer
+
+
+def test_a_bad_request_is_refused_with_the_field_and_what_is_allowed() -> None:
+    world = World()
+
+    answer = world.filter(pod("a", 1500))
+
+    (message,) = set(answer["FailedAndUnresolvableNodes"].values())
+    assert names.VGPU in message
+    assert "1500" in message
+
+
+def test_only_nodes_that_were_offered_are_chosen() -> None:
+    world = World()
+
+    assert world.filter(pod("a", 300), ["n2"])["NodeNames"] == ["n2"]
+    assert world.filter(pod("a", 300), ["n1"])["NodeNames"] == ["n1"]
+    assert world.filter(pod("a", 300), ["elsewhere"])["NodeNames"] == []
+    assert world.filter(pod("a", 300), [])["NodeNames"] == []
+
+
+def test_a_promised_place_is_confirmed_when_it_is_offered() -> None:
+    world = World()
+    world.see(pod("a", 300))
+    (entry,) = world.books.waiting()
+    grant = world.books.nominate(entry)
+    assert grant is not None
+
+    assert world.filter(pod("a", 300))["NodeNames"] == [grant.node]
+    assert entry.grant == grant
+
+
+def test_a_pod_without_gpus_may_go_anywhere() -> None:
+    assert World().filter(pod("a", None))["NodeNames"] == ["n0", "n1", "n2"]
+
+
+def test_node_objects_instead_of_names_are_an_error_that_says_what_to_set() -> None:
+    world = World()
+
+    answer = json.loads(world.extender.filter(json.dumps({"Pod": pod("a", 300), "Nodes": {"items": []}}).encode()))
+
+    assert "nodeCacheCapable" in answer["Error"]
+    assert "NodeNames" not in answer
+
+
+def test_ten_thousand_broken_requests_get_an_error_or_a_no_and_change_nothing() -> None:
+    world = World()
+    dice = random.Random(8)
+    good = json.dumps({"Pod": pod("a", 300), "Nodes": None, "NodeNames": world.names}).encode()
+    rejected = 0
+    for _ in range(10_000):
+        body = _broken(dice, good, world.names)
+        try:
+            answer: dict[str, Any] = json.loads(world.extender.filter(body))
+        except BadFormat:
+            rejected += 1
+            continue
+        chosen: list[str] = answer.get("NodeNames") or []
+        if chosen:
+            assert set(chosen) <= set(json.loads(body.decode(errors="replace"))["NodeNames"])
+        world.time += 100
+        world.books.expire()
+        assert not world.books.placer.snapshot.holdings, "a promise to a pod that nobody has seen outlived it"
+    assert rejected > 1000
+
+
+ODD: list[Any] = [None, 7, -1, "x", [], {}, [{}], True, 1e308, "\u0000"]
+
+
+def _spoil(dice: random.Random, part: Any) -> None:
+    """A key gone somewhere, or another type in its place."""
+    while isinstance(part, dict) and part:
+        inside = cast("dict[str, Any]", part)
+        key = dice.choice(list(inside))
+        if dice.random() < 0.4 or not isinstance(inside[key], dict):
+            if dice.random() < 0.5:
+                del inside[key]
+            else:
+                inside[key] = dice.choice(ODD)
+            return
+        part = inside[key]
+
+
+def _broken(dice: random.Random, good: bytes, nodes: list[str]) -> bytes:
+    kind = dice.randrange(6)
+    if kind == 0:  # bytes that are not JSON
+        at = dice.randrange(len(good))
+        return good[:at] + bytes([dice.randrange(256)]) + good[at + dice.randrange(3) :]
+    if kind == 1:
+        return good[: dice.randrange(len(good))]
+    found: Any = json.loads(good)
+    if kind == 2:
+        _spoil(dice, found)
+    elif kind == 3:
+        lists: list[Any] = [["?"] * 5000, [""], ['a"b', "c,d"], [1, 2], {"n0": 1}, "n0", [nodes]]
+        found["NodeNames"] = dice.choice(lists)
+    elif kind == 4:
+        limits = found["Pod"]["spec"]["containers"][0]["resources"]["limits"]
+        odd: list[Any] = ["-1", "0.5", "1e99", "9" * 400, "", 300, "300Gi", None, [300]]
+        limits[names.VGPU] = dice.choice(odd)
+    else:
+        found["Pod"]["spec"]["containers"] *= dice.choice([0, 2, 50])
+    return json.dumps(found).encode()
+
+
+NO_BINDS: list[Any] = [
+    None,
+    [],
+    {},
+    {"PodName": "a"},
+    {"PodName": 1, "PodNamespace": "b", "PodUID": "c", "Node": "d"},
+    {"PodName": "../x", "PodNamespace": "b", "PodUID": "c", "Node": "d"},
+    {"PodName": "a", "PodNamespace": "", "PodUID": "c", "Node": "d"},
+    {"PodName": "a", "PodNamespace": "b", "PodUID": "", "Node": "d"},
+]
+
+
+@pytest.mark.parametrize("order", NO_BINDS)
+def test_a_bind_request_that_names_no_pod_is_refused(order: Any) -> None:
+    with pytest.raises(BadFormat):
+        Extender.bind_order(json.dumps(order).encode())

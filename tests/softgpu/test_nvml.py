@@ -1,0 +1,275 @@
+"""Management tools on a fleet of four software cards, each in a process of its own and unmodified."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from milligpu.softgpu.models import find_model
+from milligpu.softgpu.names import CONTROL, SOCKET_VARIABLE
+from tests.softgpu.conftest import PROGRAM
+from tests.softgpu.machine import PATIENCE, Machine
+
+TOOLS = Path(sys.executable).parent
+A100, T4 = find_model("A100-40GB"), find_model("T4")
+INVALID_ARGUMENT, INSUFFICIENT_SIZE, VERSION_MISMATCH = 2, 7, 25
+
+
+pytestmark = pytest.mark.usefixtures("sound")
+
+
+def test_cards_at_rest_are_what_their_models_say(machine: Machine) -> None:
+    cards = machine.ask()
+    assert [card["name"] for card in cards] == [A100.name] * 2 + [T4.name] * 2
+    assert len({card["uuid"] for card in cards}) == len({card["serial"] for card in cards}) == 4
+    assert [card["bus"] for card in cards] == [f"00000000:0{bus}:00.0" for bus in range(1, 5)]
+    first, last = cards[0], cards[3]
+    assert first["memory"] == [A100.memory, A100.memory, 0]
+    assert first["memory_v2"] == A100.memory
+    assert (first["capability"], first["cores"], first["pcie"]) == ([8, 0], 6912, [4, 16])
+    assert (first["mig"], last["mig"]) == ([0, 0], "NVMLError_NotSupported")
+    assert first["fan"] == "NVMLError_NotSupported"
+    assert first["ecc"] == [1, 1]
+    assert (first["utilisation"], first["processes"], first["graphics"]) == ([0, 0], {}, [])
+    assert first["power_range"] == [100_000, 400_000]
+    assert (first["power"], first["power_limit"]) == (A100.power.idle, A100.power.default)
+    assert (first["state"], first["reasons"]) == (8, 1)
+    assert first["clock"] < first["clock_max"] == 1410
+    assert first["fields"] == [0, 0, 0, 3]
+    assert (first["power_sample"], first["clocks"]) == (A100.power.idle, [1410, 1395])
+    assert first["energy"] >= first["energy_field"] > 0
+
+
+def test_links_and_distances_are_those_of_the_layout(machine: Machine) -> None:
+    cards = machine.ask()
+    assert cards[0]["nvlinks"] == [1] * 12 + [0] * 6
+    assert cards[0]["nvlink_peer"] == cards[1]["bus"]
+    assert set(cards[2]["nvlinks"]) == {"NVMLError_NotSupported"}
+    assert cards[0]["ancestors"] == [0, 10, 40, 40]
+    assert cards[3]["ancestors"] == [40, 40, 10, 0]
+    assert cards[0]["affinity"][0] & 1
+
+
+def test_a_busy_process_shows_in_every_value(machine: Machine) -> None:
+    before = machine.ask()[1]
+    with machine.program("busy.py", "1", "300") as process:
+        machine.until(lambda: machine.ask()[1]["temperature"] > before["temperature"])
+        card, idle = machine.ask()[1], machine.ask()[0]
+        held = (300 << 20) + A100.context_memory
+        assert card["processes"] == {str(process.pid): held}
+        assert card["memory"] == [A100.memory, A100.memory - held, held]
+        assert card["utilisation"][0] > 0
+        assert card["process_utilisation"][str(process.pid)] > 0
+        assert card["power"] > idle["power"]
+        assert (card["state"], card["clock"]) == (0, 1410)
+        assert card["reasons"] & 1 == 0
+        assert (idle["utilisation"][0], idle["processes"]) == (0, {})
+        listed = json.loads(machine.run(PROGRAM, "gpu", "list", "-o", "json").stdout)
+        assert [each["pid"] for each in listed[1]["processes"]] == [process.pid]
+        assert listed[1]["memory_used_mib"] == held >> 20
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert machine.ask()[1]["processes"] == {}
+
+
+def test_copies_show_as_traffic_on_the_bus(machine: Machine) -> None:
+    with machine.program("busy.py", "0", "64", "copy"):
+        machine.until(lambda: machine.ask()[0]["pcie_received"] > 0)
+        card = machine.ask()[0]
+        assert card["pcie_sent"] == 0
+        assert card["utilisation"][1] > 0
+
+
+def test_accounting_tells_of_processes_that_ended(machine: Machine) -> None:
+    assert machine.ask("accounting", "on") == []
+    with machine.program("busy.py", "0", "32") as process:
+        machine.until(lambda: bool(machine.ask("accounting", "on")))
+        (life,) = machine.ask("accounting", "on")
+        assert (life["pid"], life["isRunning"], life["time"]) == (process.pid, 1, 0)
+    machine.until(lambda: not machine.ask("accounting", "on")[0]["isRunning"])
+    (life,) = machine.ask("accounting", "off")
+    assert life["time"] > 0
+    assert life["gpuUtilization"] > 0
+    assert life["maxMemoryUsage"] == (32 << 20) + A100.context_memory
+
+
+def test_a_kernels_wrong_address_is_reported_as_the_applications_xid(machine: Machine) -> None:
+    with machine.program("nvml.py", "events") as watcher, machine.program("busy.py", "3", "1", "wild") as culprit:
+        assert culprit.stdout is not None
+        assert watcher.stdout is not None
+        assert culprit.stdout.readline().strip() == "700"
+        event = json.loads(watcher.stdout.readline())
+        assert (event["index"], event["xid"]) == (3, 31)
+    assert json.loads(machine.run(PROGRAM, "gpu", "list", "-o", "json").stdout)[3]["health"] == "ok"
+
+
+def test_settings_are_kept_and_only_root_changes_them(machine: Machine) -> None:
+    found = machine.ask("settings")
+    assert found == {"least": True, "too much": "NVMLError_InvalidArgument", "persistence": 1, "nobody": 0}
+
+
+def test_rubbish_on_the_sockets_harms_nobody(machine: Machine) -> None:
+    folder = Path(machine.environment[SOCKET_VARIABLE])
+    requests = [bytes([kind, 0, 0, 0, size, 0, 0, 0]) + b"x" * size for kind in range(60, 75) for size in (0, 3, 8)]
+    for rubbish in [b"", b"\xff" * 100, b"[1]", b'{"gpu": 1}', b'{"gpu": "0", "xid": {}}', *requests]:
+        for name in ("gpu0.sock", CONTROL):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(PATIENCE)
+                connection.connect(str(folder / name))
+                connection.sendall(rubbish)
+                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionError):
+                    while connection.recv(1 << 16):
+                        pass
+    assert len(machine.ask()) == 4
+
+
+def test_wrong_calls_get_the_error_that_a_driver_gives(machine: Machine) -> None:
+    with machine.program("busy.py", "0", "1"):
+        assert machine.ask("wrong") == {
+            "before init": "NVMLError_Uninitialized",
+            "init counts": 4,
+            "no such index": "NVMLError_InvalidArgument",
+            "no such uuid": "NVMLError_NotFound",
+            "no such bus": "NVMLError_NotFound",
+            "by bus in short": True,
+            "handle null": INVALID_ARGUMENT,
+            "handle number": INVALID_ARGUMENT,
+            "handle inside": INVALID_ARGUMENT,
+            "small buffer": INSUFFICIENT_SIZE,
+            "null answer": INVALID_ARGUMENT,
+            "short list": INSUFFICIENT_SIZE,
+            "its length": 1,
+            "old structure": VERSION_MISMATCH,
+            "sensor": "NVMLError_InvalidArgument",
+            "clock": "NVMLError_InvalidArgument",
+            "link": "NVMLError_InvalidArgument",
+            "event set": INVALID_ARGUMENT,
+            "power limit": "NVMLError_InvalidArgument",
+            "unwritten": "NVMLError_NotSupported",
+            "words": "GPU is lost",
+            "child of fork": 0,
+            "and its parent": 0,
+            "after shutdown": "NVMLError_Uninitialized",
+            "one too many": "NVMLError_Uninitialized",
+        }
+
+
+def test_an_xid_arrives_without_any_other_call_and_a_lost_card_is_lost_for_all(machine: Machine) -> None:
+    with machine.program("nvml.py", "events") as process:
+        assert process.stdout is not None
+        machine.fault(2, xid=79)
+        event = json.loads(process.stdout.readline())
+        expected = {"nothing": "NVMLError_Timeout", "index": 2, "type": 8, "xid": 79, "instance": 0xFFFFFFFF}
+        assert event == expected
+        machine.fault(1, lost=True)
+        assert json.loads(process.stdout.readline()) == expected | {
+            "loss": 79,
+            "lost": "NVMLError_GpuIsLost",
+            "name": "NVMLError_GpuIsLost",
+            "handle": "NVMLError_GpuIsLost",
+            "other": A100.name,
+            "count": 4,
+        }
+
+
+def test_a_lost_card_ends_its_programs_and_is_back_when_cleared(machine: Machine) -> None:
+    with machine.program("busy.py", "3", "10") as process:
+        assert process.stdout is not None
+        machine.fault(3, lost=True)
+        assert process.stdout.readline().strip() == "999"
+        listed = json.loads(machine.run(PROGRAM, "gpu", "list", "-o", "json").stdout)
+        assert [card["health"] for card in listed] == ["ok", "ok", "ok", "sick"]
+        assert "lost" in listed[3]["reason"]
+        machine.fault(3, clear=True)
+    with machine.program("busy.py", "3", "10"):
+        pass
+    assert machine.ask()[3]["memory"][2] == 0
+
+
+def test_memory_errors_end_programs_with_their_own_code(machine: Machine) -> None:
+    with machine.program("busy.py", "0", "10") as process, machine.program("busy.py", "1", "10") as other:
+        assert process.stdout is not None
+        machine.fault(0, ecc=2)
+        assert process.stdout.readline().strip() == "214"
+        assert machine.ask()[0]["ecc_errors"] == 2
+        assert other.poll() is None
+    machine.fault(0, clear=True)
+    assert machine.ask()[0]["ecc_errors"] == 0
+
+
+def test_heat_and_held_clocks_show_at_once(machine: Machine) -> None:
+    with machine.program("busy.py", "2", "10"):
+        machine.until(lambda: machine.ask()[2]["state"] == 0)
+        machine.fault(2, temperature=95)
+        hot = machine.ask()[2]
+        assert (hot["temperature"], hot["reasons"] & 0x40) == (95, 0x40)
+        assert hot["clock"] < hot["clock_max"]
+        machine.fault(2, clear=True)
+        machine.fault(2, throttle="power")
+        held = machine.ask()[2]
+        assert (held["reasons"] & 0x4, held["reasons"] & 0x40) == (4, 0)
+        assert held["clock"] < held["clock_max"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["9", "--lost"], "gpu='9': want one of 0, 1, 2, 3"),
+        (["GPU-none", "--lost"], "gpu='GPU-none'"),
+        (["0", "--xid", "many"], "xid='many': want a whole number"),
+        (["0", "--throttle", "mood"], "want one of power, thermal, power-brake"),
+        (["0"], "want at least one of"),
+    ],
+)
+def test_a_wrong_fault_is_refused_with_what_is_allowed(machine: Machine, arguments: list[str], words: str) -> None:
+    done = machine.run(PROGRAM, "softgpu", "fault", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_card_can_be_named_by_its_uuid(machine: Machine) -> None:
+    uuid = machine.ask()[1]["uuid"]
+    assert machine.run(PROGRAM, "softgpu", "fault", uuid, "--temperature", "88").returncode == 0
+    assert [card["temperature"] == 88 for card in machine.ask()] == [False, True, False, False]
+
+
+def test_nvitop_shows_the_fleet_and_its_processes(machine: Machine) -> None:
+    with machine.program("busy.py", "0", "100") as process:
+        shown = machine.run(TOOLS / "nvitop", "--once", "--ascii").stdout
+        assert shown.count("A100-SXM4-40GB") == shown.count("Tesla T4") == 2
+        assert str(process.pid) in shown
+
+
+def test_gpustat_shows_the_fleet_also_with_a_lost_card(machine: Machine) -> None:
+    with machine.program("busy.py", "0", "100") as process:
+        cards = json.loads(machine.run(TOOLS / "gpustat", "--json").stdout)["gpus"]
+        assert [card["name"] for card in cards] == [A100.name] * 2 + [T4.name] * 2
+        assert [each["pid"] for each in cards[0]["processes"]] == [process.pid]
+        assert cards[0]["memory.used"] == 100 + (A100.context_memory >> 20)
+    machine.fault(3, lost=True)
+    assert "lost" in machine.run(TOOLS / "gpustat", "--no-color").stdout
+
+
+def test_gpu_list_has_a_table_names_and_the_layout(machine: Machine) -> None:
+    table = machine.run(PROGRAM, "gpu", "list", "-o", "wide").stdout.splitlines()
+    assert table[0].split() == [
+        *["GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "HEALTH"],
+        *["POWER", "CLOCK", "NUMA", "CC", "LINKS", "PROCESSES"],
+    ]
+    assert "NV12,NODE,NODE" in table[1]
+    names = machine.run(PROGRAM, "gpu", "list", "-o", "name").stdout.split()
+    assert names == [card["uuid"] for card in machine.ask()]
+
+
+def test_gpu_list_without_a_driver_says_what_to_do() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    done = subprocess.run([PROGRAM, "gpu", "list"], capture_output=True, text=True, env=environment, check=False)
+    if "NVML Shared Library Not Found" in done.stderr:
+        assert (done.returncode, "softgpu" in done.stderr) == (125, True)
