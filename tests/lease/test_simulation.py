@@ -42,7 +42,8 @@ def test_a_fixed_share_alone_stays_at_its_share() -> None:
 
 
 def test_a_synchronous_client_gets_its_share_because_others_use_its_gaps() -> None:
-    assert outcome("synchronous, 1 ms and 0.2 ms gaps").error < 2
+    # Holding on through the gaps instead would cost it more than 8 points.
+    assert outcome("synchronous, 1 ms and 0.2 ms gaps").error < 3
 
 
 def test_requests_of_a_high_priority_wait_for_one_kernel_of_the_other_at_most() -> None:
