@@ -13,7 +13,7 @@ from devcluster import cache
 from devcluster.build import KUBE, binaries
 from devcluster.cluster import Cluster, prepare
 from devcluster.errors import DevclusterError
-from devcluster.platform import install_platform
+from devcluster.platform import imagined_cards, install_platform
 from devcluster.record import Clusters, Record
 from devcluster.report import to_stderr
 
@@ -69,12 +69,14 @@ def up(options: argparse.Namespace) -> None:
     if record is None:
         started = time.monotonic()
         cluster = Cluster.start(options.name, real_nodes=options.nodes, detached=True, report=to_stderr)
+        if options.kwok:
+            resources = {GPU_RESOURCE: GPU_AMOUNT}
+            # Before the policies, which would let only the nodes' agents write what GPUs they have.
+            cluster.add_kwok_nodes(options.kwok, resources=resources, each=imagined_cards, prefix="kwok")
         to_stderr(
             f"installing milligpu: scheduler service, and on each node {options.gpus} software GPUs and the agent"
         )
         install_platform(cluster, devices=options.gpus)
-        if options.kwok:
-            cluster.add_kwok_nodes(options.kwok, resources={GPU_RESOURCE: GPU_AMOUNT}, prefix="kwok")
         to_stderr(f"cluster {options.name} is up after {time.monotonic() - started:.1f} s; paste the next line:")
         record = clusters.find(options.name)
         assert record is not None

@@ -24,11 +24,12 @@ from devcluster.process import Process
 from devcluster.wait import until
 from milligpu.model import names
 from milligpu.model.gpu import Gpu
-from milligpu.model.units import parse_quantity
+from milligpu.model.units import Mib, parse_quantity
 from milligpu.scheduler.config import in_default_scheduler
 from milligpu.scheduler.manifests import AGENT, SCHEDULER, manifests
+from milligpu.scheduler.webhook_objects import Target
 from milligpu.softgpu.start import Places, client_environment
-from milligpu.wire.inventory import decode_inventory
+from milligpu.wire.inventory import decode_inventory, encode_inventory
 
 READY_DEADLINE_S = 60.0
 NAMESPACE = "milligpu"
@@ -43,9 +44,11 @@ _PROGRAM = Path(sys.executable).with_name("milligpu")
 
 def install_platform(cluster: Cluster, *, devices: int) -> None:
     """Bring a cluster to the point where pods that ask for a share run on one."""
-    install(cluster)
+    webhook = free_port()
+    install(cluster, webhook=Target(NAMESPACE, url=f"https://127.0.0.1:{webhook}"))
     kubeconfig = account_kubeconfig(cluster, SCHEDULER)
-    service = SchedulerService(cluster, "milligpu-scheduler", "--namespace", NAMESPACE, kubeconfig=kubeconfig)
+    arguments = ("--namespace", NAMESPACE, "--webhook-port", str(webhook))
+    service = SchedulerService(cluster, "milligpu-scheduler", *arguments, kubeconfig=kubeconfig)
     service.start().wait_ready()
     cluster.control_plane.stop_scheduler(DEFAULT_SCHEDULER)
     cluster.control_plane.start_scheduler(in_default_scheduler(service.url))
@@ -53,6 +56,12 @@ def install_platform(cluster: Cluster, *, devices: int) -> None:
     for node in cluster.nodes:
         bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}")
         GpuNode(cluster, node, devices=devices, kubeconfig=account_kubeconfig(cluster, AGENT, *bound)).start()
+
+
+def imagined_cards(node: str) -> dict[str, str]:
+    """The annotation of a KWOK node: eight GPUs that only the control plane believes in."""
+    cards = (Gpu(f"GPU-{node}-{at}", "Tesla V100-SXM2-16GB", Mib(16384)) for at in range(8))
+    return {names.INVENTORY: encode_inventory(cards)}
 
 
 class SchedulerService:
@@ -154,9 +163,9 @@ class GpuNode:
         return found.to_dict()
 
 
-def install(cluster: Cluster, namespace: str = NAMESPACE) -> None:
+def install(cluster: Cluster, namespace: str = NAMESPACE, webhook: Target | None = None) -> None:
     """Apply what `milligpu scheduler manifests` prints, and wait until the policies are in force."""
-    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests(namespace)))
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests(namespace, webhook)))
     forged = pod("forged", annotations={names.GRANT: "{}"})
 
     def refused() -> bool:

@@ -56,7 +56,7 @@ def normalise(pod: pods.Json, form: Form) -> dict[str, Any]:
         if fresh and request.dialect == "bitfusion":
             _as_bitfusion(result, pod, shares)
     for container in _containers(result):
-        _hide(container, shown=container["name"] in shares)
+        _hide(container, shown=container["name"] in shares or _has_other_device(container))
         if shares:
             _count(container, shares.get(container["name"]), form.card)
     return result
@@ -145,6 +145,11 @@ def _hide(container: dict[str, Any], *, shown: bool) -> None:
         others.append({"name": VISIBLE, "value": VOID})
     if others != found:
         container["env"] = others
+
+
+def _has_other_device(container: pods.Json) -> bool:
+    """Whether NVIDIA's own plugin gives it something that we do not hand out, such as a MIG partition."""
+    return any(key.startswith("nvidia.com/") for key in pods.extended(container["name"], container))
 
 
 def _is_visible(entry: object) -> bool:

@@ -30,7 +30,7 @@ _RESOURCES = (
     r"^(nvidia\.com/(v?gpu|priority)|gpu-|milligpu\.dev/"
     r"|tencent\.com/vcuda|aliyun\.com/gpu|deepomatic\.com/|bitfusion\.io/)"
 )
-_ANNOTATIONS = r"^(milligpu\.dev/|kubeshare/|gpu-fraction|gpu-memory$|nvidia\.com/container\.)"
+_ANNOTATIONS = r"^(milligpu\.dev/|kubeshare/|sharedgpu/|gpu-fraction|gpu-memory$|nvidia\.com/container\.)"
 _LABELS = r"^sharedgpu/"
 
 
