@@ -13,6 +13,7 @@ from devcluster import cache
 from devcluster.build import KUBE, binaries
 from devcluster.cluster import Cluster, prepare
 from devcluster.errors import DevclusterError
+from devcluster.platform import imagined_cards, install_platform
 from devcluster.record import Clusters, Record
 from devcluster.report import to_stderr
 
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     up_command.add_argument(
         "--kwok", type=int, default=0, metavar="N", help=f"KWOK nodes with {GPU_AMOUNT} {GPU_RESOURCE} each"
     )
+    up_command.add_argument("--gpus", type=int, default=2, help="software GPUs of each real node (default: 2)")
     down_command = command("down", down, "remove a cluster and every trace of it")
     down_command.add_argument("--name", default=DEFAULT_NAME, help=f"default: {DEFAULT_NAME}")
     command("status", status, "show the clusters of this machine")
@@ -68,7 +70,13 @@ def up(options: argparse.Namespace) -> None:
         started = time.monotonic()
         cluster = Cluster.start(options.name, real_nodes=options.nodes, detached=True, report=to_stderr)
         if options.kwok:
-            cluster.add_kwok_nodes(options.kwok, resources={GPU_RESOURCE: GPU_AMOUNT}, prefix="kwok")
+            resources = {GPU_RESOURCE: GPU_AMOUNT}
+            # Before the policies, which would let only the nodes' agents write what GPUs they have.
+            cluster.add_kwok_nodes(options.kwok, resources=resources, each=imagined_cards, prefix="kwok")
+        to_stderr(
+            f"installing milligpu: scheduler service, and on each node {options.gpus} software GPUs and the agent"
+        )
+        install_platform(cluster, devices=options.gpus)
         to_stderr(f"cluster {options.name} is up after {time.monotonic() - started:.1f} s; paste the next line:")
         record = clusters.find(options.name)
         assert record is not None
@@ -83,7 +91,8 @@ def up(options: argparse.Namespace) -> None:
         flush=True,
     )
     to_stderr("then:  kubectl get nodes")
-    to_stderr("       kubectl run hello --image=local.dev/base:1 --image-pull-policy=Never -- sleep infinity")
+    to_stderr("       kubectl apply -f examples/half-gpu.yaml")
+    to_stderr("       kubectl logs -f job/half-gpu")
     remove = (
         "make cluster-down" if options.name == DEFAULT_NAME else f"python -m devcluster down --name {options.name}"
     )

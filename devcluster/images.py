@@ -58,7 +58,7 @@ BASE = Image(
 _WHEELS = "usr/lib/python3/dist-packages"
 CUDA = Image(
     "local.dev/cuda:1",
-    BASE.packages,
+    (*BASE.packages, "libstdc++6"),
     ("/bin/bash",),
     links=BASE.links,
     wheels=("tinygrad", "numpy", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"),

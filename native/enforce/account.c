@@ -5,7 +5,7 @@
  * may be killed at any instruction. That it lives is known by a record lock on its slot's byte of the file, which the
  * kernel drops at death, in any pid namespace; whoever waits for a lock that a dead process holds takes it over and
  * adds the slots up again, so nothing depends on where it died. What a dead process held is given back when somebody
- * needs it: before an allocation is refused, or when its slot is used again.
+ * needs it: before an allocation is refused, before the free memory is told, or when its slot is used again.
  *
  * The page is the tenant's own. Whatever is written there, nothing outside of it is touched. */
 #include "enforce.h"
@@ -259,6 +259,18 @@ void account_give_back(unsigned gpu, uint64_t bytes)
         uint64_t *held = &tenant_usage->slots[own].used[gpu];
         account->used -= bytes < account->used ? bytes : account->used;
         *held -= bytes < *held ? bytes : *held;
+        unlock_page();
+    }
+    pthread_mutex_unlock(&here);
+}
+
+/* Before somebody is told what is free: what the dead held is. */
+void account_settle(void)
+{
+    pthread_mutex_lock(&here);
+    if (own != NONE) {
+        lock_page();
+        clear_dead();
         unlock_page();
     }
     pthread_mutex_unlock(&here);

@@ -35,6 +35,7 @@ enum { ACCOUNT_UNIT = 4096 }; /* no allocation takes less of a card than a page 
 bool account_charge(unsigned gpu, uint64_t bytes); /* all of it or, over the cap, nothing */
 void account_add(unsigned gpu, uint64_t bytes);    /* already taken: counted, cap or not */
 void account_give_back(unsigned gpu, uint64_t bytes);
+void account_settle(void);
 void account_refused(unsigned gpu);
 uint64_t account_used(unsigned gpu);
 uint64_t account_cap(unsigned gpu);

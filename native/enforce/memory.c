@@ -145,6 +145,7 @@ API cuMemGetInfo_v2(size_t *available, size_t *total)
     if (status || gpu < 0)
         return status ? status : CUDA_ERROR_INVALID_CONTEXT;
     pools_refresh();
+    account_settle();
     uint64_t cap = account_cap((unsigned)gpu), used = account_used((unsigned)gpu);
     if (available)
         *available = smaller(card_free, used < cap ? cap - used : 0);

@@ -11,7 +11,7 @@
 
 enum {
     ACTIVITY_VERSION = 1,
-    ACTIVITY_SLOTS = 256, /* contexts on one card; a real one has room for fewer */
+    ACTIVITY_SLOTS = 512, /* contexts on one card: as many as a usage page has processes */
     ACTIVITY_JOBS = 128,  /* how far a context's work may run ahead of the modelled card */
 };
 static const uint32_t ACTIVITY_MAGIC = 0x41475053; /* "SPGA" */

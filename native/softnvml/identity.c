@@ -56,6 +56,17 @@ API nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
     return NVML_SUCCESS;
 }
 
+/* No boxes of many cards, and no card that is kept from NVML. */
+static nvmlReturn_t none(unsigned *count)
+{
+    if (ready() || !count)
+        return ready() ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+API nvmlUnitGetCount(unsigned *count) { return none(count); }
+API nvmlGetExcludedDeviceCount(unsigned *count) { return none(count); }
+
 /* ---- handles ---- */
 API nvmlDeviceGetCount_v2(unsigned *count)
 {
@@ -141,6 +152,10 @@ GETTER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, card->facts.pcie_generation
 GETTER(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, card->facts.pcie_generation)
 GETTER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, card->facts.pcie_width)
 GETTER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, card->facts.pcie_width)
+/* 2500 MB/s a lane in the first generation, and twice as much in each; the other one numbers them. */
+GETTER(nvmlDeviceGetPcieSpeed, unsigned, card->facts.pcie_generation < 3 ? 2500u * card->facts.pcie_generation
+                                                                        : 1000u << card->facts.pcie_generation)
+GETTER(nvmlDeviceGetPcieLinkMaxSpeed, unsigned, card->facts.pcie_generation)
 GETTER(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 GETTER(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 GETTER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)

@@ -166,6 +166,53 @@ API nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t polic
     return NVML_SUCCESS;
 }
 
+/* One memory clock, and for it steps of 15 MHz from the highest down, as cards have them. */
+API nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned *count, unsigned *clocks)
+{
+    LOOK(device, count);
+    if ((status = room_for(1, count, clocks)) == NVML_SUCCESS)
+        clocks[0] = card->facts.clock_memory;
+    return status;
+}
+
+API nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned memory, unsigned *count, unsigned *clocks)
+{
+    LOOK(device, count);
+    if (memory != card->facts.clock_memory)
+        return NVML_ERROR_NOT_FOUND;
+    unsigned steps = (card->facts.clock_graphics - 210) / 15 + 1;
+    if ((status = room_for(steps, count, clocks)) == NVML_SUCCESS)
+        for (unsigned at = 0; at < steps; at++)
+            clocks[at] = card->facts.clock_graphics - 15 * at;
+    return status;
+}
+
+/* Of what others buffer, the newest. */
+API nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long newer,
+                         nvmlValueType_t *value_type, unsigned *count, nvmlSample_t *samples)
+{
+    LOOK(device, value_type && count && type < NVML_SAMPLINGTYPE_COUNT ? count : 0);
+    unsigned value;
+    switch (type) {
+    case NVML_TOTAL_POWER_SAMPLES: value = reading.power; break;
+    case NVML_GPU_UTILIZATION_SAMPLES: value = reading.utilisation; break;
+    case NVML_MEMORY_UTILIZATION_SAMPLES: value = reading.memory_utilisation; break;
+    case NVML_PROCESSOR_CLK_SAMPLES: value = reading.clock_graphics; break;
+    case NVML_MEMORY_CLK_SAMPLES: value = reading.clock_memory; break;
+    default: return NVML_ERROR_NOT_SUPPORTED;
+    }
+    if (reading.microseconds <= newer)
+        return NVML_ERROR_NOT_FOUND;
+    *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
+    if (!samples) { /* the question how many */
+        *count = 1;
+        return NVML_SUCCESS;
+    }
+    if ((status = room_for(1, count, samples)) == NVML_SUCCESS)
+        samples[0] = (nvmlSample_t){.timeStamp = reading.microseconds, .sampleValue.uiVal = value};
+    return status;
+}
+
 /* ---- memory errors ---- */
 API nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending)
 {

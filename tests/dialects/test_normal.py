@@ -160,6 +160,11 @@ def test_a_pod_without_gpus_only_loses_sight_of_them() -> None:
     assert [operation["path"] for operation in patch(before, after)] == ["/spec/containers/0/env"]
 
 
+def test_what_only_nvidias_plugin_hands_out_stays_visible() -> None:
+    before = pod({"nvidia.com/mig-3g.20gb": 1})
+    assert normalise(before, FORM) == before
+
+
 def test_nobody_names_the_devices_that_it_sees() -> None:
     before = pod({"nvidia.com/vgpu": 300})
     greedy = [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

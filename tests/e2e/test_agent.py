@@ -4,25 +4,28 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from lightkube.resources.core_v1 import Event, Pod
 
 from devcluster import images
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
+from devcluster.platform import GpuNode, SchedulerService
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
 from milligpu.model import names
 from milligpu.model.gpu import State
 from milligpu.scheduler.config import second_scheduler
 from milligpu.softgpu.start import inject_fault
-from tests.e2e.gpu_node import GpuNode, cuda_pod
-from tests.e2e.scheduling import SchedulerService, grants, overcommitted
+from tests.e2e.scheduling import grants, overcommitted
 
 pytestmark = pytest.mark.e2e
 
 NAME = "milligpu"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 MEMORY = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -37,13 +40,25 @@ print(count.value, total.value >> 20)
 """
 
 
+def cuda_pod(name: str, milli: int, program: str, **spec: Any) -> Pod:
+    """A pod that runs a Python program on a share."""
+    return pod(
+        name,
+        ["python3", "-c", program],
+        resources={names.VGPU: str(milli)},
+        image=images.CUDA.reference,
+        schedulerName=NAME,
+        **spec,
+    )
+
+
 @pytest.fixture(scope="module")
 def gpu_node(real_cluster: Cluster) -> Iterator[GpuNode]:
     """The session's node with two cards and an agent, and a scheduler that knows of shares."""
     service = SchedulerService(real_cluster, "agent-scheduler", "--scheduler-name", NAME).start().wait_ready()
     real_cluster.start_scheduler(second_scheduler(service.url, NAME), NAME)
     real_cluster.add_image(images.CUDA)
-    node = GpuNode(real_cluster, real_cluster.nodes[0]).start().wait_ready()
+    node = GpuNode(real_cluster, real_cluster.nodes[0]).start()
     yield node
     node.agent.stop()
     real_cluster.control_plane.stop_scheduler(NAME)
@@ -83,38 +98,48 @@ def wait_for_word(cluster: Cluster, namespace: str, name: str, word: str) -> Non
 
 def test_a_container_sees_the_share_that_was_granted(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
-    cluster.client.create(cuda_pod("half", 500, MEMORY, schedulerName=NAME), namespace=namespace)
+    cluster.client.create(cuda_pod("half", 500, MEMORY), namespace=namespace)
     wait_for_phase(cluster, namespace, "half", "Succeeded")
-    assert log_of(cluster, namespace, "half").split() == ["1", "8192"]
+    assert log_of(cluster, namespace, "half").split() == ["1", "20480"]
     cluster.client.delete(Pod, "half", namespace=namespace)
+
+
+def test_the_example_of_half_a_gpu_runs_as_it_says(gpu_node: GpuNode, namespace: str) -> None:
+    cluster = gpu_node.cluster
+    example = yaml.safe_load((EXAMPLES / "half-gpu.yaml").read_text())
+    example["spec"]["template"]["spec"]["schedulerName"] = NAME
+    cluster.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=yaml.safe_dump(example))
+    cluster.kubectl("wait", "--namespace", namespace, "job/half-gpu", "--for=condition=complete", "--timeout=120s")
+    said = cluster.kubectl("logs", "--namespace", namespace, "job/half-gpu")
+    assert "GPU memory that this container sees: 20480 MiB" in said
 
 
 def test_two_share_a_card_and_a_third_waits_until_one_goes(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
     card = {"milligpu.dev/affinity": "together"}
     for name in ("a", "b"):
-        share = cuda_pod(name, 500, HOLD, annotations=card, schedulerName=NAME)
+        share = cuda_pod(name, 500, HOLD, annotations=card)
         cluster.client.create(share, namespace=namespace)
     for name in ("a", "b"):
         wait_for_word(cluster, namespace, name, "ready")
     held = grants(cluster, namespace)
     assert held["a"].gpus == held["b"].gpus
-    assert overcommitted(held) == []
-    third = cuda_pod("c", 500, MEMORY, annotations=card, schedulerName=NAME)
+    assert overcommitted(held, mib=40960) == []
+    third = cuda_pod("c", 500, MEMORY, annotations=card)
     cluster.client.create(third, namespace=namespace)
     until("a word on why it waits", lambda: told(cluster, namespace, "c") or None, 30)
     cluster.client.delete(Pod, "a", namespace=namespace)
     wait_for_phase(cluster, namespace, "c", "Succeeded")
-    assert log_of(cluster, namespace, "c").split() == ["1", "8192"]
+    assert log_of(cluster, namespace, "c").split() == ["1", "20480"]
 
 
 def test_a_whole_card_has_nothing_of_ours_in_the_way(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
     program = MEMORY + "import os; print(os.path.exists('/run/milligpu/tenant'))"
-    whole = cuda_pod("whole", 1000, program, schedulerName=NAME)
+    whole = cuda_pod("whole", 1000, program)
     cluster.client.create(whole, namespace=namespace)
     wait_for_phase(cluster, namespace, "whole", "Succeeded")
-    assert log_of(cluster, namespace, "whole").split() == ["1", "16384", "False"]
+    assert log_of(cluster, namespace, "whole").split() == ["1", "40960", "False"]
 
 
 def test_a_pod_that_asked_for_no_gpu_has_none(gpu_node: GpuNode, namespace: str) -> None:
@@ -136,11 +161,11 @@ def test_a_pod_bound_past_the_scheduler_gets_nothing_and_is_told_why(gpu_node: G
 
 def test_a_share_outlives_the_agent_and_its_death_frees_nothing_twice(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
-    cluster.client.create(cuda_pod("stays", 600, HOLD, schedulerName=NAME), namespace=namespace)
+    cluster.client.create(cuda_pod("stays", 600, HOLD), namespace=namespace)
     wait_for_word(cluster, namespace, "stays", "ready")
     gpu_node.agent.kill()
-    gpu_node.start().wait_ready()
-    cluster.client.create(cuda_pod("later", 600, MEMORY, schedulerName=NAME), namespace=namespace)
+    gpu_node.start()
+    cluster.client.create(cuda_pod("later", 600, MEMORY), namespace=namespace)
     wait_for_phase(cluster, namespace, "later", "Succeeded")
     assert wait_for_phase(cluster, namespace, "stays", "Running")
     containers = gpu_node.node.folder / "run/milligpu/containers"
@@ -151,7 +176,7 @@ def test_a_share_outlives_the_agent_and_its_death_frees_nothing_twice(gpu_node: 
 
 
 def test_an_xid_takes_the_card_out_and_clearing_it_brings_it_back(gpu_node: GpuNode) -> None:
-    folder = gpu_node.node.folder / "run/milligpu/softgpu"
+    folder = gpu_node.cards
     inject_fault(folder, "1", {"xid": 79})
     until("the inventory to say so", lambda: gpu_node.inventory()[1].state is State.SICK, 30)
     assert "79" in gpu_node.inventory()[1].reason

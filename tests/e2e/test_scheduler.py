@@ -1,6 +1,10 @@
 """The scheduler service beside a real kube-scheduler: pods get the GPU that was decided, with the grant."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lightkube.resources.core_v1 import Event, Pod
@@ -8,11 +12,12 @@ from lightkube.resources.core_v1 import Event, Pod
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewKwokNodes
+from devcluster.platform import SchedulerService
 from devcluster.pods import node_name, wait_for_phase
 from devcluster.wait import until
 from milligpu.scheduler.config import second_scheduler
-from milligpu.scheduler.teller import REASON
-from tests.e2e.scheduling import SchedulerService, gpu_nodes, grant_of, grants, overcommitted, share_pod
+from milligpu.scheduler.explain import REASON
+from tests.e2e.scheduling import gpu_nodes, grant_of, grants, overcommitted, share_pod
 
 pytestmark = pytest.mark.e2e
 
@@ -64,9 +69,35 @@ def test_a_pod_waits_with_a_reason_and_is_woken_when_a_share_frees(
     assert f"1 InsufficientGPUCore (best: {card}-0 400 of 500)" in said
     assert "try 0.4 GPU, or again when pod a on" in said
 
+    assert milligpu(control_plane, "explain", "c", "-n", namespace) == said
+    assert milligpu(control_plane, "explain", "a", "-n", namespace).startswith(f"on {nodes.names[0]}; main: GPU-")
+
     control_plane.client.delete(Pod, "b", namespace=namespace)
     wait_for_phase(control_plane, namespace, "c", "Running")
     assert overcommitted(grants(control_plane, namespace)) == []
+
+
+def test_free_shows_the_largest_share_of_each_model(
+    control_plane: Cluster, kwok_cluster: NewKwokNodes, namespace: str, service: SchedulerService
+) -> None:
+    nodes = gpu_nodes(kwok_cluster, 1, cards=2, model="Quadro RTX 6000", mib=24576)
+    control_plane.client.create(share_pod("a", 600, nodes, schedulerName=NAME), namespace=namespace)
+    wait_for_phase(control_plane, namespace, "a", "Running")
+
+    rooms = {room["model"]: room for room in json.loads(milligpu(control_plane, "free", "-o", "json"))}
+
+    found = rooms["Quadro RTX 6000"]
+    assert (found["cards"], found["whole"], found["milli"], found["mib"]) == (2, 1, 1000, 24576)
+    assert found["total"] == 1400
+
+
+def milligpu(cluster: Cluster, *arguments: str) -> str:
+    """What the command prints."""
+    program = Path(sys.executable).with_name("milligpu")
+    environment = {"KUBECONFIG": str(cluster.kubeconfig), "PATH": "/usr/bin:/bin", "HOME": "/"}
+    done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def told(cluster: Cluster, namespace: str, name: str) -> str:

@@ -15,21 +15,14 @@ from lightkube.resources.core_v1 import Node, Pod
 from devcluster.api import patch_global
 from devcluster.cluster import Cluster
 from devcluster.fixtures import unique_name
+from devcluster.platform import SchedulerService, account_kubeconfig, install
 from devcluster.pods import pod, wait_for_phase
 from milligpu.model import names
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.scheduler.config import in_default_scheduler
 from milligpu.scheduler.manifests import AGENT, SCHEDULER
 from milligpu.wire.grant import encode_grant
-from tests.e2e.scheduling import (
-    SchedulerService,
-    account_kubeconfig,
-    gpu_nodes,
-    grant_of,
-    install,
-    inventory,
-    share_pod,
-)
+from tests.e2e.scheduling import gpu_nodes, grant_of, inventory, share_pod
 
 pytestmark = pytest.mark.e2e
 

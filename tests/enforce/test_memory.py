@@ -78,13 +78,14 @@ def test_what_a_killed_process_held_is_there_for_the_next(tenant: Tenants) -> No
     made = tenant(cap=2 * CONTEXT + 200 * MIB)
     killed = python(made, "start(); print(allocate(200 * MIB)[0]); input()")
     assert read(killed) == "0"
-    other = python(made, "start(); print(allocate(200 * MIB)[0]); input(); print(allocate(200 * MIB)[0])")
+    code = "start(); print(allocate(200 * MIB)[0]); input(); print(memory()[0], allocate(200 * MIB)[0])"
+    other = python(made, code)
     assert read(other) == str(OUT_OF_MEMORY)
     killed.kill()
     killed.communicate()
     assert made.held() == CONTEXT
     say(other)
-    assert finish(other) == "0"
+    assert finish(other) == f"{CONTEXT + 200 * MIB} 0"
 
 
 def test_a_lower_cap_refuses_until_it_fits_and_a_higher_one_gives_room(tenant: Tenants) -> None:
@@ -99,10 +100,10 @@ print(status, free(pointer), free(big), memory()[0])
 """
     process = python(made, code)
     assert read(process) == "allocated"
-    made.set_cap(CONTEXT + 50 * MIB)
+    made.set_limits(CONTEXT + 50 * MIB)
     say(process)
     assert read(process) == f"{OUT_OF_MEMORY} 0 {CONTEXT + 50 * MIB}"
-    made.set_cap(CONTEXT + 300 * MIB)
+    made.set_limits(CONTEXT + 300 * MIB)
     say(process)
     assert finish(process) == f"0 0 0 {300 * MIB}"
 

@@ -80,6 +80,19 @@ def test_a_refusal_says_how_to_write_it() -> None:
     )
 
 
+def test_a_container_that_joins_later_sees_no_gpu_and_those_before_it_stay() -> None:
+    old = {"metadata": {"name": "p"}, "spec": {"containers": [], "ephemeralContainers": [{"name": "a"}]}}
+    new = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [], "ephemeralContainers": [{"name": "a"}, {"name": "b"}]},
+    }
+    request = {"uid": "u", "kind": {"kind": "Pod"}, "subResource": "ephemeralcontainers", "object": new}
+    answer = WEBHOOK.review(json.dumps({"request": {**request, "oldObject": old}}).encode())
+    operations = json.loads(base64.b64decode(json.loads(answer)["response"]["patch"]))
+    void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert operations == [{"op": "add", "path": "/spec/ephemeralContainers/1/env", "value": void}]
+
+
 def test_unknown_kinds_are_let_through() -> None:
     assert review({"metadata": {"name": "p"}}, "Widget") == {"uid": "u-1", "allowed": True}
 

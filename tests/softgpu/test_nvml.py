@@ -1,17 +1,21 @@
 """Management tools on a fleet of four software cards, each in a process of its own and unmodified."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from milligpu.softgpu.models import find_model
+from milligpu.softgpu.names import CONTROL, SOCKET_VARIABLE
 from tests.softgpu.conftest import PROGRAM
-from tests.softgpu.machine import Machine
+from tests.softgpu.machine import PATIENCE, Machine
 
 TOOLS = Path(sys.executable).parent
 A100, T4 = find_model("A100-40GB"), find_model("T4")
@@ -39,6 +43,7 @@ def test_cards_at_rest_are_what_their_models_say(machine: Machine) -> None:
     assert (first["state"], first["reasons"]) == (8, 1)
     assert first["clock"] < first["clock_max"] == 1410
     assert first["fields"] == [0, 0, 0, 3]
+    assert (first["power_sample"], first["clocks"]) == (A100.power.idle, [1410, 1395])
     assert first["energy"] >= first["energy_field"] > 0
 
 
@@ -72,6 +77,58 @@ def test_a_busy_process_shows_in_every_value(machine: Machine) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert machine.ask()[1]["processes"] == {}
+
+
+def test_copies_show_as_traffic_on_the_bus(machine: Machine) -> None:
+    with machine.program("busy.py", "0", "64", "copy"):
+        machine.until(lambda: machine.ask()[0]["pcie_received"] > 0)
+        card = machine.ask()[0]
+        assert card["pcie_sent"] == 0
+        assert card["utilisation"][1] > 0
+
+
+def test_accounting_tells_of_processes_that_ended(machine: Machine) -> None:
+    assert machine.ask("accounting", "on") == []
+    with machine.program("busy.py", "0", "32") as process:
+        machine.until(lambda: bool(machine.ask("accounting", "on")))
+        (life,) = machine.ask("accounting", "on")
+        assert (life["pid"], life["isRunning"], life["time"]) == (process.pid, 1, 0)
+    machine.until(lambda: not machine.ask("accounting", "on")[0]["isRunning"])
+    (life,) = machine.ask("accounting", "off")
+    assert life["time"] > 0
+    assert life["gpuUtilization"] > 0
+    assert life["maxMemoryUsage"] == (32 << 20) + A100.context_memory
+
+
+def test_a_kernels_wrong_address_is_reported_as_the_applications_xid(machine: Machine) -> None:
+    with machine.program("nvml.py", "events") as watcher, machine.program("busy.py", "3", "1", "wild") as culprit:
+        assert culprit.stdout is not None
+        assert watcher.stdout is not None
+        assert culprit.stdout.readline().strip() == "700"
+        event = json.loads(watcher.stdout.readline())
+        assert (event["index"], event["xid"]) == (3, 31)
+    assert json.loads(machine.run(PROGRAM, "gpu", "list", "-o", "json").stdout)[3]["health"] == "ok"
+
+
+def test_settings_are_kept_and_only_root_changes_them(machine: Machine) -> None:
+    found = machine.ask("settings")
+    assert found == {"least": True, "too much": "NVMLError_InvalidArgument", "persistence": 1, "nobody": 0}
+
+
+def test_rubbish_on_the_sockets_harms_nobody(machine: Machine) -> None:
+    folder = Path(machine.environment[SOCKET_VARIABLE])
+    requests = [bytes([kind, 0, 0, 0, size, 0, 0, 0]) + b"x" * size for kind in range(60, 75) for size in (0, 3, 8)]
+    for rubbish in [b"", b"\xff" * 100, b"[1]", b'{"gpu": 1}', b'{"gpu": "0", "xid": {}}', *requests]:
+        for name in ("gpu0.sock", CONTROL):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(PATIENCE)
+                connection.connect(str(folder / name))
+                connection.sendall(rubbish)
+                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionError):
+                    while connection.recv(1 << 16):
+                        pass
+    assert len(machine.ask()) == 4
 
 
 def test_wrong_calls_get_the_error_that_a_driver_gives(machine: Machine) -> None:
@@ -199,6 +256,36 @@ def test_gpustat_shows_the_fleet_also_with_a_lost_card(machine: Machine) -> None
         assert cards[0]["memory.used"] == 100 + (A100.context_memory >> 20)
     machine.fault(3, lost=True)
     assert "lost" in machine.run(TOOLS / "gpustat", "--no-color").stdout
+
+
+def test_an_exporter_gives_prometheus_the_load_of_card_and_process(machine: Machine) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [TOOLS / "nvitop-exporter", "--bind-address", "127.0.0.1", "--port", str(port)]
+    with (
+        machine.program("busy.py", "2", "100") as process,
+        subprocess.Popen(
+            command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as exporter,
+    ):
+        try:
+            machine.until(lambda: _sample(port, "process_gpu_sm_utilization", f'pid="{process.pid}"') > 0)
+            assert _sample(port, "gpu_utilization", 'index="2"') > 0
+            assert _sample(port, "gpu_memory_used", 'index="2"') == 100 + (T4.context_memory >> 20)
+            assert _sample(port, "gpu_temperature", 'index="2"') >= T4.heat.idle
+        finally:
+            exporter.kill()
+
+
+def _sample(port: int, name: str, label: str) -> float:
+    """One value of what the exporter serves; 0 while it serves none."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return 0.0
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name) and label in line), 0.0)
 
 
 def test_gpu_list_has_a_table_names_and_the_layout(machine: Machine) -> None:

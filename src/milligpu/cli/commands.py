@@ -32,6 +32,16 @@ COMMANDS: dict[str, Entry] = {
         "List this machine's GPUs: memory, utilisation, temperature, health.",
         "milligpu softgpu exec --model A100-40GBx2,T4x2 -- milligpu gpu list",
     ),
+    "explain": Entry(
+        "milligpu.cli.explain",
+        "Say why a pod waits for a GPU and what would help, or which GPU it has.",
+        "kubectl milligpu explain my-pod -n team-a",
+    ),
+    "free": Entry(
+        "milligpu.cli.free",
+        "Show the largest share that can be had now, per model.",
+        "milligpu free",
+    ),
     "place": Entry(
         "milligpu.cli.place",
         "Show which GPUs pods would get on a cluster, or why they would wait.",

@@ -121,10 +121,14 @@ def config(url: str, scheduler_name: str | None, output: Format) -> None:
 
 @command.command()
 @click.option("--namespace", default="milligpu", show_default=True, help="Of the services.")
-def manifests(namespace: str) -> None:
-    """Print the accounts, rights and admission policies that a cluster needs, for `kubectl apply -f -`."""
+@click.option("--webhook/--no-webhook", default=True, show_default=True, help="Whether admission is served.")
+@click.option("--webhook-url", default="", help="Where; default: the Service milligpu-webhook.")
+def manifests(namespace: str, webhook: bool, webhook_url: str) -> None:
+    """Print the accounts, rights, admission policies and webhook that a cluster needs, for `kubectl apply -f -`."""
     import yaml  # noqa: PLC0415
 
     from milligpu.scheduler.manifests import manifests as objects  # noqa: PLC0415
+    from milligpu.scheduler.webhook_objects import Target  # noqa: PLC0415
 
-    click.echo(yaml.safe_dump_all(objects(namespace), sort_keys=False), nl=False)
+    target = Target(namespace=namespace, url=webhook_url) if webhook else None
+    click.echo(yaml.safe_dump_all(objects(namespace, target), sort_keys=False), nl=False)

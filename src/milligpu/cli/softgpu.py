@@ -181,16 +181,23 @@ def fault(gpu: str, **asked: object) -> None:
 
 @command.command()
 @click.option("--missing", is_flag=True, help="Only what is not there.")
+@click.option("--nvml", is_flag=True, help="The management API instead.")
 @format_option(Format.TABLE, Format.JSON, Format.YAML)
-def coverage(missing: bool, output: Format) -> None:
-    """List the functions of the CUDA driver API and whether the software GPU has them."""
-    found = json.loads(library("softgpu/coverage.json").read_text())
+def coverage(missing: bool, nvml: bool, output: Format) -> None:
+    """List the functions of the CUDA driver API, or of NVML, and whether the software GPU has them."""
+    found = json.loads(library("softgpu/nvml-coverage.json" if nvml else "softgpu/coverage.json").read_text())
     symbols = {name: state for name, state in found["symbols"].items() if not missing or state == "missing"}
     if output is not Format.TABLE:
-        show_data({"cuda": found["cuda"], "symbols": symbols}, output)
+        show_data({**found, "symbols": symbols}, output)
         return
     show_table(["FUNCTION", "STATE"], [[name, state] for name, state in symbols.items()])
     states = list(found["symbols"].values())
+    if nvml:
+        click.echo(
+            f"\nNVML {found['nvml']}: {len(states)} functions, {states.count('implemented')} implemented, "
+            f"{states.count('missing')} missing (they answer NVML_ERROR_NOT_SUPPORTED)"
+        )
+        return
     click.echo(
         f"\nCUDA {found['cuda'] // 1000}.{found['cuda'] % 1000 // 10}: {len(states)} functions, "
         f"{states.count('implemented')} implemented, {states.count('variant')} variants of these for per-thread "

@@ -70,6 +70,7 @@ def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:
 
 def _spoken(words: pods.Words) -> Dialect:
     if names.DIALECT in words.annotations:
+        _refuse_unread(words)
         return NATIVE  # admission has brought it into our form; what it was made from may still be there
     found = {dialect: field for dialect in DIALECTS if (field := dialect.speaks(words))}
     by_name = {dialect.name: dialect for dialect in found}
@@ -81,6 +82,14 @@ def _spoken(words: pods.Words) -> Dialect:
         want = f"one dialect in a pod; {first} is another"
         raise BadRequest(field, f"{second.name} request", want)
     return next(iter(found), NATIVE)
+
+
+def _refuse_unread(words: pods.Words) -> None:
+    """Admission leaves no other system's resource behind: whoever wrote the mark was not admission."""
+    for key, field in words.devices.items():
+        if key in RESOURCES - {names.VGPU, names.VGPU_MEMORY, names.WHOLE_GPU}:
+            hint = f"take {names.DIALECT} out: admission writes it"
+            raise BadRequest(field, key, f"{names.VGPU} beside {names.DIALECT}", hint=hint)
 
 
 def _refuse_typos(words: pods.Words) -> None:

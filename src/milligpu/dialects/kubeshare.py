@@ -66,13 +66,14 @@ def read_v1(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noq
 
 
 def speaks_v2(words: pods.Words) -> str | None:
-    """The first field of version 2."""
-    return next((f"metadata.labels[{key}]" for key in words.labels if key.startswith(V2)), None)
+    """The first field of version 2; before its release it wrote annotations."""
+    label = next((f"metadata.labels[{key}]" for key in words.labels if key.startswith(V2)), None)
+    return label or next((f"metadata.annotations[{key}]" for key in words.annotations if key.startswith(V2)), None)
 
 
 def read_v2(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings
     """An ordinary pod with labels."""
-    notes = _known(pods.labels(pod), V2, _V2_KNOWN | _V2_WRITTEN)
+    notes = _known({**pods.annotations(pod), **pods.labels(pod)}, V2, _V2_KNOWN | _V2_WRITTEN)
     if LIMIT2 not in notes:
         raise BadRequest(LIMIT2, None, f"the most compute it may use, beside {min(notes)}")
     share = _share_v2(notes)

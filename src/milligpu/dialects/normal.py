@@ -56,9 +56,21 @@ def normalise(pod: pods.Json, form: Form) -> dict[str, Any]:
         if fresh and request.dialect == "bitfusion":
             _as_bitfusion(result, pod, shares)
     for container in _containers(result):
-        _hide(container, shown=container["name"] in shares)
+        _hide(container, shown=container["name"] in shares or _has_other_device(container))
         if shares:
             _count(container, shares.get(container["name"]), form.card)
+    return result
+
+
+def hide_from_new(pod: pods.Json, known: pods.Json) -> dict[str, Any]:
+    """The pod with no GPU for the ephemeral containers that it did not have before; those it had cannot change."""
+    had = {name for name, _ in pods.ephemeral(known)}
+    result: dict[str, Any] = copy.deepcopy(dict(pod))
+    spec: dict[str, Any] = result.get("spec") or {}
+    joined: list[dict[str, Any]] = spec.get("ephemeralContainers") or []
+    for container in joined:
+        if container["name"] not in had:
+            _hide(container, shown=False)
     return result
 
 
@@ -133,6 +145,11 @@ def _hide(container: dict[str, Any], *, shown: bool) -> None:
         others.append({"name": VISIBLE, "value": VOID})
     if others != found:
         container["env"] = others
+
+
+def _has_other_device(container: pods.Json) -> bool:
+    """Whether NVIDIA's own plugin gives it something that we do not hand out, such as a MIG partition."""
+    return any(key.startswith("nvidia.com/") for key in pods.extended(container["name"], container))
 
 
 def _is_visible(entry: object) -> bool:

@@ -81,13 +81,16 @@ def _named(spec: Json, key: str) -> Iterator[tuple[str, Json]]:
         yield container["name"], container
 
 
+def ephemeral(pod: Json) -> Iterator[tuple[str, Json]]:
+    """Containers that somebody put into a running pod to look around, with their names."""
+    return _named(section(pod, "spec"), "ephemeralContainers")
+
+
 def refuse_elsewhere(pod: Json) -> None:
     """Devices belong to containers: Kubernetes gives none to a pod as a whole, nor to ephemeral containers."""
     spec = section(pod, "spec")
     places = [("spec.resources", spec)]
-    places += [
-        (f"ephemeralContainers[{name}].resources", each) for name, each in _named(spec, "ephemeralContainers")
-    ]
+    places += [(f"ephemeralContainers[{name}].resources", each) for name, each in ephemeral(pod)]
     for where, place in places:
         for kind in ("limits", "requests"):
             for key, value in section(section(place, "resources", where), kind, f"{where}.{kind}").items():

@@ -119,6 +119,14 @@ class Books:
         """The nodes that a pod's own conditions allow."""
         return [name for name, place in self._places.items() if constraints.admit(place)]
 
+    def fits(self, wish: Wish) -> bool:
+        """Whether there is room for a waiting pod now."""
+        if wish.request is None:
+            return False
+        with suppress(BadRequest):
+            return self.placer.fits(wish.request, self.admitted(wish.constraints))
+        return False
+
     def node_names(self) -> list[str]:
         """All nodes."""
         return list(self._places)

@@ -13,6 +13,8 @@ from milligpu.placement.snapshot import Holding
 from milligpu.scheduler.books import Books
 from milligpu.scheduler.sight import Wish
 
+REASON = "GPUUnavailable"
+"""Of the event that carries the line."""
 _SHORT = frozenset({Reason.INSUFFICIENT_CORE, Reason.INSUFFICIENT_MEMORY})
 # Who leaves first is a guess in any case: look at the cards that come nearest.
 _CARDS_MAX = 16

@@ -3,34 +3,52 @@
 from typing import Any
 
 from milligpu.scheduler.policies import policies
+from milligpu.scheduler.webhook_objects import CONFIGURATION, Target, objects
 
 SCHEDULER = "milligpu-scheduler"
 AGENT = "milligpu-agent"
 
 
-def manifests(namespace: str) -> list[dict[str, Any]]:
-    """Everything but the workloads, in an order in which it can be applied."""
+def manifests(namespace: str, webhook: Target | None = None) -> list[dict[str, Any]]:
+    """Everything but the workloads, in an order in which it can be applied; `webhook` is where admission is."""
+    rules = _CLUSTER_RULES if webhook is None else _CLUSTER_RULES + _WEBHOOK_RULES
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
-        *_account(namespace, SCHEDULER, _CLUSTER_RULES, _own_rules(SCHEDULER)),
+        *_account(namespace, SCHEDULER, rules, _own_rules(SCHEDULER)),
         *_account(namespace, AGENT, _AGENT_RULES, []),
         *policies(namespace, SCHEDULER, AGENT),
+        *([] if webhook is None else objects(webhook)),
     ]
 
 
 # What the books are made of; binding, nominating and telling. Nothing can be created but Bindings and events,
 # nothing can be deleted, and no secret can be read.
-_CLUSTER_RULES = [
+_CLUSTER_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 ]
 
-# An agent reads its pods' grants and writes its node's inventory; the policy holds it to its own node.
-_AGENT_RULES = [
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+# With admission: trusting its own certificate in its own configuration, and running SharePods as pods.
+_WEBHOOK_RULES: list[dict[str, Any]] = [
+    {
+        "apiGroups": ["admissionregistration.k8s.io"],
+        "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+        "resourceNames": [CONFIGURATION],
+        "verbs": ["get", "patch"],
+    },
+    {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods", "sharepods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
+]
+
+# An agent reads its pods' grants and writes its node's inventory; the policy holds it to its own node. It evicts
+# pods that cannot start where they are.
+_AGENT_RULES: list[dict[str, Any]] = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 ]
 

@@ -9,10 +9,9 @@ import structlog
 from milligpu.kube.api import Api, Refused
 from milligpu.model.errors import Unavailable
 from milligpu.scheduler.books import Books, Entry, Stage
-from milligpu.scheduler.explain import gradually
+from milligpu.scheduler.explain import REASON, gradually
 from milligpu.scheduler.nominator import Nominator
 
-REASON = "GPUUnavailable"
 CONTROLLER = "milligpu.dev/scheduler"
 # Most pods that do not fit at once fit in a moment: nobody needs to read about it.
 _PATIENCE_S = 1.0

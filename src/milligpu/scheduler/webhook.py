@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from milligpu import dialects
-from milligpu.dialects.normal import Form, normalise
+from milligpu.dialects.normal import Form, hide_from_new, normalise
 from milligpu.dialects.patch import patch
 from milligpu.dialects.templates import PATHS, pod_of
 from milligpu.model.errors import BadFormat, BadRequest
@@ -19,6 +19,7 @@ from milligpu.model.errors import BadFormat, BadRequest
 # The API server refuses objects above 3 MiB, and a review of an update holds two.
 BODY_MAX = 8 * 1024 * 1024
 _INVALID = 422
+EPHEMERAL = "ephemeralcontainers"
 _API = "admission.k8s.io/v1"
 
 
@@ -30,7 +31,9 @@ class _Request(msgspec.Struct):
     uid: str
     kind: _Kind
     namespace: str = ""
+    subResource: str = ""  # noqa: N815 - Kubernetes' name
     object: msgspec.Raw = msgspec.Raw(b"null")
+    oldObject: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815
 
 
 class _Review(msgspec.Struct):
@@ -63,6 +66,9 @@ class Webhook:
 
     def _answer(self, request: _Request, found: dict[str, Any]) -> dict[str, Any]:
         form = self._form()
+        if request.subResource == EPHEMERAL:
+            known: dict[str, Any] = msgspec.json.decode(request.oldObject, type=dict[str, Any] | None) or {}
+            return _patched(found, hide_from_new(found, known))
         if request.kind.kind == "Pod":
             return _patched(found, normalise(_placed(request.namespace, found), form))
         if request.kind.kind in PATHS:

@@ -1,10 +1,10 @@
 """What a cluster needs so that its API server asks the webhook, and asks it no more than it must.
 
-Three questions, with three answers to "what if it is down?":
+What it is asked, and what if it is down:
 
 - Pods that ask for GPUs in any dialect: they must be read, so without the webhook they are refused (Fail).
-- All other pods are told that they see no GPU; without the webhook they are admitted as they are (Ignore). A pod
-  that asks for no GPU is never held up by us.
+- All other pods are told that they see no GPU, and so are containers that join a running pod to look around;
+  without the webhook they are admitted as they are (Ignore). A pod that asks for no GPU is never held up by us.
 - Objects that make pods are looked at, so that the refusal comes at `kubectl apply`; without the webhook their pods
   are still refused one by one (Ignore).
 
@@ -12,6 +12,7 @@ Which pods ask is decided by the API server itself, by match conditions over nam
 request is still read by the webhook, and then found to ask for nothing.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ _RESOURCES = (
     r"^(nvidia\.com/(v?gpu|priority)|gpu-|milligpu\.dev/"
     r"|tencent\.com/vcuda|aliyun\.com/gpu|deepomatic\.com/|bitfusion\.io/)"
 )
-_ANNOTATIONS = r"^(milligpu\.dev/|kubeshare/|gpu-fraction|gpu-memory$|nvidia\.com/container\.)"
+_ANNOTATIONS = r"^(milligpu\.dev/|kubeshare/|sharedgpu/|gpu-fraction|gpu-memory$|nvidia\.com/container\.)"
 _LABELS = r"^sharedgpu/"
 
 
@@ -42,6 +43,8 @@ class Target:
     port: int = 443
     url: str = ""
     """Scheme, host and port, in place of the service."""
+    account: str = "milligpu-scheduler"
+    """The service account, in the same namespace, under which it runs SharePods as pods."""
 
     def client_config(self) -> dict[str, Any]:
         """As configurations have it, without the authority, which the webhook writes itself."""
@@ -52,20 +55,22 @@ class Target:
 
 
 def objects(target: Target) -> list[dict[str, Any]]:
-    """The configurations, SharePods' definition, and the rule that a request does not change once it was read."""
-    return [_mutating(target), _validating(target), *_fixed_once_read(), sharepods()]
+    """The configurations, SharePods' definition, and two rules for what nobody, or only we, may do."""
+    return [_mutating(target), _validating(target), *_fixed_once_read(), *_only_sharepods_pods(target), sharepods()]
 
 
 def _mutating(target: Target) -> dict[str, Any]:
     asks = _asks("object")
+    # Other webhooks may put containers into a pod after us.
+    again = {"reinvocationPolicy": "IfNeeded"}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": CONFIGURATION},
         "webhooks": [
-            _webhook(target, "gpus", asks, "Fail") | {"reinvocationPolicy": "IfNeeded", "rules": [_PODS]},
-            _webhook(target, "others", f"!({asks})", "Ignore")
-            | {"reinvocationPolicy": "IfNeeded", "rules": [_PODS]},
+            {**_webhook(target, "gpus", asks, "Fail"), "rules": [_PODS], **again},
+            {**_webhook(target, "others", f"!({asks})", "Ignore"), "rules": [_PODS], **again},
+            {**_webhook(target, "debug", "true", "Ignore"), "rules": [_EPHEMERAL], **again},
         ],
     }
 
@@ -107,6 +112,7 @@ _PODS = {
     "resources": ["pods"],
     "scope": "Namespaced",
 }
+_EPHEMERAL = {**_PODS, "operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]}
 _WORKLOADS: list[dict[str, Any]] = [
     {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": kinds}
     for group, kinds in (
@@ -138,7 +144,9 @@ def _containers(spec: str, key: str) -> str:
 
 def _named(parent: str, key: str, pattern: str, *, within: str = "") -> str:
     there = f"has({parent}) && " if within else ""
-    return f"({there}has({parent}.{key}) && {parent}.{key}.exists(k, k.matches(r'{pattern}')))"
+    # A grant is no request: whoever may write one is decided elsewhere, webhook or not.
+    asks = f"k.matches(r'{pattern}') && k != '{names.GRANT}'"
+    return f"({there}has({parent}.{key}) && {parent}.{key}.exists(k, {asks}))"
 
 
 def _fixed_once_read() -> list[dict[str, Any]]:
@@ -149,29 +157,45 @@ def _fixed_once_read() -> list[dict[str, Any]]:
         notes = f"{pod}.metadata.annotations"
         return f"(has({notes}) && k in {notes} ? {notes}[k] : '')"
 
-    name = "milligpu-requests"
-    rules = {**_PODS, "operations": ["UPDATE"]}
+    validation = {
+        "expression": f"[{keys}].all(k, {value('object')} == {value('oldObject')})",
+        "message": f"{names.SHARES} and {names.DIALECT} stay as they were at admission",
+    }
+    return _policy("milligpu-requests", {**_PODS, "operations": ["UPDATE"]}, validation)
+
+
+def _only_sharepods_pods(target: Target) -> list[dict[str, Any]]:
+    """Our account may create pods, because SharePods become pods; this holds it to those."""
+    validation = {
+        "expression": (
+            "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, "
+            "o.kind == 'SharePod' && o.apiVersion.startsWith('kubeshare.nthu/') && o.?controller.orValue(false))"
+        ),
+        "message": f"{target.account} creates the pods of SharePods, and no others",
+    }
+    ours = f"request.userInfo.username == 'system:serviceaccount:{target.namespace}:{target.account}'"
+    return _policy("milligpu-sharepods", _PODS, validation, [{"name": "ours", "expression": ours}])
+
+
+def _policy(
+    name: str, rules: Mapping[str, Any], validation: dict[str, str], conditions: Sequence[dict[str, str]] = ()
+) -> list[dict[str, Any]]:
+    """A policy and its binding; it needs no webhook, and holds while ours is down."""
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rules]},
+        "matchConditions": list(conditions),
+        "validations": [validation],
+    }
+    group = "admissionregistration.k8s.io/v1"
+    bound = {"policyName": name, "validationActions": ["Deny"]}
     return [
+        {"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
         {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": name},
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": [rules]},
-                "validations": [
-                    {
-                        "expression": f"[{keys}].all(k, {value('object')} == {value('oldObject')})",
-                        "message": f"{names.SHARES} and {names.DIALECT} stay as they were at admission",
-                    }
-                ],
-            },
-        },
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
+            "apiVersion": group,
             "kind": "ValidatingAdmissionPolicyBinding",
             "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
+            "spec": bound,
         },
     ]
 

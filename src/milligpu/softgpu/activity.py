@@ -17,7 +17,7 @@ from milligpu.native import library
 _HEAD = struct.Struct("<4Id4Q")
 _SLOT = struct.Struct("<2I5Q")
 _FAULTS, _FAULTS_AT = struct.Struct("<2I"), 96
-_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 256, 3144, 192
+_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 512, 3144, 192
 PAGE_BYTES = _FIRST_SLOT + _SLOTS * _SLOT_BYTES
 
 

@@ -6,6 +6,8 @@ import json
 import socket
 from typing import Any
 
+import msgspec
+
 from milligpu.model.errors import BadRequest
 from milligpu.softgpu.account import Client
 from milligpu.softgpu.faults import parse_fault
@@ -38,12 +40,16 @@ class Control:
             while (part := await loop.sock_recv(connection, _REQUEST_MAX)) and len(request) < _REQUEST_MAX:
                 request += part
             try:
-                answer: object = self._fault(json.loads(request)) if request else [_state(c) for c in self._cards]
+                answer: object = self._fault(request) if request else [_state(card) for card in self._cards]
             except BadRequest as error:
                 answer = {"error": [error.field, str(error.value), error.want]}
             await loop.sock_sendall(connection, json.dumps(answer).encode())
 
-    def _fault(self, request: dict[str, Any]) -> dict[str, object]:
+    def _fault(self, text: bytes) -> dict[str, object]:
+        try:
+            request = msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise BadRequest("fault", text[:80], "a JSON object") from None
         management = self._find(str(request.pop("gpu", "")))
         management.fault(parse_fault(request))
         return {"gpu": management.uuid}

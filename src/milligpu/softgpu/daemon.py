@@ -25,6 +25,9 @@ from milligpu.softgpu.names import CONTROL, LOG_FILE, PID_FILE
 from milligpu.softgpu.orders import Orders
 from milligpu.softgpu.server import CardServer, listen
 
+# As with a driver's device files, whoever can reach a card may use it, root or not; faults are for its owner.
+_FOR_ALL, _FOR_ME = 0o666, 0o600
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -65,8 +68,8 @@ def main(arguments: list[str]) -> None:
     settings = Settings.from_arguments(arguments)
     cards = read_fleet(settings.model, settings.devices, settings.memory)
     settings.folder.mkdir(parents=True, exist_ok=True)
-    listeners = [listen(settings.folder / f"gpu{card.index}.sock") for card in cards]
-    control = listen(settings.folder / CONTROL)
+    listeners = [listen(settings.folder / f"gpu{card.index}.sock", _FOR_ALL) for card in cards]
+    control = listen(settings.folder / CONTROL, _FOR_ME)
     watched = os.pidfd_open(settings.watch) if settings.watch is not None else None
     if os.fork():
         os._exit(0)

@@ -148,9 +148,10 @@ class CardServer:
         return Status.SUCCESS, b""
 
 
-def listen(path: Path) -> socket.socket:
-    """A listening socket at this path."""
+def listen(path: Path, mode: int) -> socket.socket:
+    """A listening socket at this path, which those may connect to whom `mode` lets write."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     listener.bind(str(path))
+    path.chmod(mode)
     listener.listen(_BACKLOG)
     return listener

@@ -1,4 +1,8 @@
-"""Keeps a card busy: `busy.py DEVICE MIB`. Says when it runs, and with which error it ends."""
+"""Keeps a card busy: `busy.py DEVICE MIB [copy | wild]`. Says when it runs, and with which error it ends.
+
+It runs a kernel that counts; with `copy` it copies all its memory to the card, with `wild` its kernel writes to no
+memory at all.
+"""
 
 import ctypes
 import sys
@@ -22,22 +26,35 @@ again:
     @%p1 bra again;
     ret;
 }
+.visible .entry wild(.param .u32 times)
+{
+    .reg .u64 %rd<2>;
+    .reg .u32 %r<2>;
+    mov.u64 %rd1, 4096;
+    ld.param.u32 %r1, [times];
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
 """
 
 
 def main() -> int:
     cuda = ctypes.CDLL("libcuda.so.1")
-    device, size = int(sys.argv[1]), int(sys.argv[2]) << 20
+    device, size, how = int(sys.argv[1]), int(sys.argv[2]) << 20, "".join(sys.argv[3:])
     context, module, kernel, memory = (ctypes.c_void_p() for _ in range(4))
     assert cuda.cuInit(0) == 0
     assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
     assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)) == 0
     assert cuda.cuModuleLoadData(ctypes.byref(module), PTX) == 0
-    assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"spin") == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"wild" if how == "wild" else b"spin") == 0
     times = ctypes.c_uint(20_000_000)
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(times))
+    host = ctypes.create_string_buffer(size)
     print("running", flush=True)
     while True:
+        if how == "copy":
+            assert cuda.cuMemcpyHtoD_v2(memory, host, ctypes.c_size_t(size)) == 0
+            continue
         status = cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, parameters, None) or cuda.cuCtxSynchronize()
         if status:
             print(status, flush=True)

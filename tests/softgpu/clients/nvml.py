@@ -55,6 +55,11 @@ def card(index: int) -> dict[str, object]:
         "reasons": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
         "pcie": [nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)],
         "pcie_sent": nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES),
+        "pcie_received": nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES),
+        "power_sample": nvml.nvmlDeviceGetSamples(handle, nvml.NVML_TOTAL_POWER_SAMPLES, 0)[1][0].sampleValue.uiVal,
+        "clocks": nvml.nvmlDeviceGetSupportedGraphicsClocks(
+            handle, nvml.nvmlDeviceGetSupportedMemoryClocks(handle)[0]
+        )[:2],
         "ecc": nvml.nvmlDeviceGetEccMode(handle),
         "ecc_errors": nvml.nvmlDeviceGetTotalEccErrors(handle, 1, nvml.NVML_VOLATILE_ECC),
         "mig": told(nvml.nvmlDeviceGetMigMode, handle),
@@ -121,7 +126,7 @@ def events() -> dict[str, object]:
         nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, waiting)
     nothing = told(nvml.nvmlEventSetWait_v2, waiting, 1)
     print("waiting", flush=True)
-    data = nvml.nvmlEventSetWait_v2(waiting, 60_000)
+    data = nvml.nvmlEventSetWait_v2(waiting, 200_000)
     found = {
         "nothing": nothing,
         "index": nvml.nvmlDeviceGetIndex(data.device),
@@ -140,12 +145,53 @@ def events() -> dict[str, object]:
     return found
 
 
+def settings() -> dict[str, object]:
+    """What root may change, and that others may not."""
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    least, most = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+    found: dict[str, object] = {}
+    nvml.nvmlDeviceSetPowerManagementLimit(handle, least)
+    found["least"] = nvml.nvmlDeviceGetPowerManagementLimit(handle) == least
+    found["too much"] = told(nvml.nvmlDeviceSetPowerManagementLimit, handle, most + 1)
+    nvml.nvmlDeviceSetPowerManagementLimit(handle, most)
+    nvml.nvmlDeviceSetPersistenceMode(handle, 1)
+    found["persistence"] = nvml.nvmlDeviceGetPersistenceMode(handle)
+    nvml.nvmlDeviceSetPersistenceMode(handle, 0)
+    nvml.nvmlShutdown()
+    os.chdir(os.environ["MILLIGPU_SOFTGPU"])
+    os.environ["MILLIGPU_SOFTGPU"] = "."  # the folders above are not for everybody
+    if os.fork() == 0:
+        os.setuid(65534)
+        nvml.nvmlInit()
+        refused = told(nvml.nvmlDeviceSetPersistenceMode, nvml.nvmlDeviceGetHandleByIndex(0), 1)
+        os._exit(refused != "NVMLError_NoPermission")
+    found["nobody"] = os.waitstatus_to_exitcode(os.wait()[1])
+    return found
+
+
+def accounting(mode: str) -> list[dict[str, object]]:
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    nvml.nvmlDeviceSetAccountingMode(handle, int(mode == "on"))
+    lives = []
+    for pid in nvml.nvmlDeviceGetAccountingPids(handle):
+        stats = nvml.nvmlDeviceGetAccountingStats(handle, pid)
+        fields = ("gpuUtilization", "maxMemoryUsage", "time", "startTime", "isRunning")
+        lives.append({"pid": pid} | {name: getattr(stats, name) for name in fields})
+    return lives
+
+
 def main() -> None:
     match sys.argv[1:]:
         case ["wrong"]:
             result: object = wrong()
         case ["events"]:
             result = events()
+        case ["settings"]:
+            result = settings()
+        case ["accounting", mode]:
+            result = accounting(mode)
         case _:
             nvml.nvmlInit()
             result = [card(index) for index in range(nvml.nvmlDeviceGetCount())]

@@ -1,0 +1,83 @@
+"""`milligpu explain`: why a pod waits, in the words of its event, or which GPUs it has."""
+
+from typing import Any
+
+import click
+
+from milligpu.cli.output import Format, format_option, show_data
+
+
+@click.command()
+@click.argument("pod")
+@click.option("-n", "--namespace", help="Default: that of the kubeconfig's context.")
+@click.option("--kubeconfig", metavar="FILE", help="Default: as kubectl.")
+@format_option(Format.TABLE, Format.JSON, Format.YAML)
+def command(pod: str, namespace: str | None, kubeconfig: str | None, output: Format) -> None:
+    """Say why a pod waits for a GPU and what would help, or which GPU it has.
+
+    Who may list nodes and pods gets today's numbers; everybody else what the scheduler last said in an event.
+    """
+    from milligpu.kube import config  # noqa: PLC0415 - only commands that need a cluster pay for it
+
+    found = config.find(kubeconfig)
+    with config.blocking_client(found) as client:
+        result = _explain(client, namespace or found.namespace or "default", pod)
+    if output is Format.TABLE:
+        click.echo(result["text"])
+    else:
+        show_data(result, output)
+
+
+def _explain(client: Any, namespace: str, name: str) -> dict[str, Any]:
+    from milligpu import dialects  # noqa: PLC0415
+    from milligpu.kube import fetch  # noqa: PLC0415
+    from milligpu.scheduler.sight import PodReader  # noqa: PLC0415
+
+    found = fetch.pod(client, namespace, name)
+    sight = PodReader(dialects.read).sight(found)
+    state, text = "waiting", ""
+    if sight.node:
+        state, text = "bound", _held(sight.node, sight.grant)
+    elif not sight.wish.wants_gpu:
+        state, text = "no-gpu", "it asks for no GPU: kubectl describe pod says what the scheduler thinks"
+    elif sight.gated:
+        state, text = "gated", "it has scheduling gates: nobody looks for a GPU until they are removed"
+    else:
+        text = _why(client, namespace, sight)
+    return {"namespace": namespace, "pod": name, "state": state, "text": text}
+
+
+def _held(node: str, grant: Any) -> str:
+    from milligpu.model.units import show_mib, show_milli  # noqa: PLC0415
+
+    if grant is None:
+        return f"on {node}, without a grant: no GPU is attached to it"
+    parts = [
+        f"{container}: {share.gpu} "
+        + ("whole" if share.whole else f"{show_milli(share.milli)} with {show_mib(share.mib)}")
+        for container, shares in grant.containers.items()
+        for share in shares
+    ]
+    return f"on {node}; {', '.join(parts)}"
+
+
+def _why(client: Any, namespace: str, sight: Any) -> str:
+    from milligpu.kube import fetch  # noqa: PLC0415
+    from milligpu.kube.api import Refused  # noqa: PLC0415
+    from milligpu.scheduler.explain import REASON, explain  # noqa: PLC0415
+    from milligpu.scheduler.view import view  # noqa: PLC0415
+
+    try:
+        books = view(fetch.nodes(client), fetch.pods(client))
+    except Refused as error:
+        if error.status != 403:
+            raise
+        said = fetch.notes(client, namespace, sight.uid, REASON)
+        return said[-1] if said else "nothing was said about it yet; listing nodes and pods would tell"
+    if books.fits(sight.wish):
+        return f"it fits now: the scheduler will place it{_next(sight)}"
+    return explain(books, sight.wish)
+
+
+def _next(sight: Any) -> str:
+    return f", on {sight.nominated}" if sight.nominated else ""

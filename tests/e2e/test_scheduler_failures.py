@@ -1,0 +1,152 @@
+"""Whatever dies or hangs: nothing leaks, nothing is granted twice, and nobody has to help."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube.resources.core_v1 import Pod
+
+from devcluster.api import list_in
+from devcluster.cluster import Cluster
+from devcluster.fixtures import NewKwokNodes, unique_name
+from devcluster.kwok import KwokNodes
+from devcluster.platform import SchedulerService
+from devcluster.pods import node_name
+from devcluster.wait import until
+from milligpu.scheduler.config import second_scheduler
+from tests.e2e.scheduling import gpu_nodes, grants, overcommitted, share_pod
+
+pytestmark = pytest.mark.e2e
+
+
+def wire(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
+    """A pod as kube-scheduler would send it."""
+    return json.loads(cluster.kubectl("get", "pod", name, "-n", namespace, "-o", "json"))
+
+
+def test_a_paused_leader_does_not_bind_over_the_next_one(
+    control_plane: Cluster, kwok_cluster: NewKwokNodes, namespace: str
+) -> None:
+    nodes = gpu_nodes(kwok_cluster, 1, cards=1)
+    (node,) = nodes.names
+    for name in ("old", "new"):
+        control_plane.client.create(share_pod(name, 600, nodes, schedulerName="by-hand"), namespace=namespace)
+    # It nominates nobody: the test alone says who goes first.
+    arguments = ("--namespace", namespace, "--scheduler-name", "nobody", "--lease-seconds", "3")
+    first = SchedulerService(control_plane, "first", *arguments).start().wait_ready()
+    second = SchedulerService(control_plane, "second", *arguments).start()
+    old, new = wire(control_plane, namespace, "old"), wire(control_plane, namespace, "new")
+    until("the standby to serve", lambda: httpx2.get(f"{second.url}/livez"), 30, retry=(httpx2.TransportError,))
+    assert httpx2.get(f"{second.url}/readyz").status_code == 503
+    assert first.post("filter", {"Pod": old, "NodeNames": [node]})["NodeNames"] == [node]
+
+    os.kill(first.process.pid, signal.SIGSTOP)
+    try:
+        second.wait_ready()
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(first.post, "bind", bind_order(old, node))
+            assert second.post("filter", {"Pod": new, "NodeNames": [node]})["NodeNames"] == [node]
+            assert second.post("bind", bind_order(new, node)) == {}
+            os.kill(first.process.pid, signal.SIGCONT)
+            assert late.result()["Error"]
+    finally:
+        os.kill(first.process.pid, signal.SIGCONT)
+
+    assert node_name(control_plane.client.get(Pod, "old", namespace=namespace)) == ""
+    assert set(grants(control_plane, namespace)) == {"new"}
+    assert second.post("filter", {"Pod": old, "NodeNames": [node]})["NodeNames"] == []
+    for service in (first, second):
+        service.process.stop()
+
+
+def bind_order(found: dict[str, Any], node: str) -> dict[str, str]:
+    meta = found["metadata"]
+    return {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+
+
+@pytest.fixture(scope="module")
+def broken(built_programs: None) -> Iterator[tuple[Cluster, SchedulerService, KwokNodes]]:
+    """A cluster of its own with the service and two kube-schedulers that ask it."""
+    with Cluster.start(unique_name()) as cluster:
+        nodes = gpu_nodes(cluster.add_kwok_nodes, 4, cards=4, options={"taints": ()})
+        arguments = ("--lease-seconds", "3", "--identity", "the-only-one")
+        names = ("--scheduler-name", "one", "--scheduler-name", "two")
+        service = SchedulerService(cluster, "service", *arguments, *names).start().wait_ready()
+        for name in ("one", "two"):
+            config = second_scheduler(service.url, name)
+            config["podMaxBackoffSeconds"] = 2
+            cluster.start_scheduler(config, name)
+        yield cluster, service, nodes
+
+
+def test_two_schedulers_and_a_service_that_is_killed_again_and_again_grant_nothing_twice(
+    broken: tuple[Cluster, SchedulerService, KwokNodes],
+) -> None:
+    cluster, service, _ = broken
+    # 16 cards, three of 300 on each: 44 pods need all but four places.
+    names = [f"chaos-{number}" for number in range(44)]
+
+    def create(number: int) -> None:
+        asked = share_pod(names[number], 300, schedulerName=("one", "two")[number % 2])
+        cluster.client.create(asked, namespace="default")
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(create, number) for number in range(len(names))]
+        for _ in range(6):
+            bound = len(grants(cluster, "default"))
+            service.process.kill()
+            service.start().wait_ready()
+            assert overcommitted(grants(cluster, "default")) == []
+            until("some progress", lambda bound=bound: _progress(cluster, bound, len(names)), 60)
+        for each in made:
+            each.result()
+
+    until("every pod to be bound", lambda: len(grants(cluster, "default")) == len(names), 120)
+    assert overcommitted(grants(cluster, "default")) == []
+    stages = _stages(service)
+    assert stages["bound"] == len(names)
+    assert stages["reserved"] + stages["nominated"] + stages["doubtful"] + stages["binding"] == 0
+
+
+def _progress(cluster: Cluster, before: int, most: int) -> bool:
+    now = len(grants(cluster, "default"))
+    return now > before or now == most
+
+
+def _stages(service: SchedulerService) -> dict[str, int]:
+    text = httpx2.get(f"{service.url}/metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("milligpu_scheduler_pods{")]
+    return {line.split('"')[1]: int(float(line.split()[-1])) for line in lines}
+
+
+def test_an_api_server_that_is_away_for_ten_seconds_costs_nothing_but_time(
+    broken: tuple[Cluster, SchedulerService, KwokNodes],
+) -> None:
+    cluster, service, nodes = broken
+    for each in list_in(cluster.client, Pod, "default"):
+        assert each.metadata is not None
+        cluster.client.delete(Pod, each.metadata.name or "", namespace="default", grace_period=0)
+    until("all pods to be gone", lambda: not list_in(cluster.client, Pod, "default"), 60)
+    for number in range(30):
+        cluster.client.create(share_pod(f"away-{number}", 300, schedulerName="one"), namespace="default")
+
+    cluster.control_plane.apiserver.kill()
+    time.sleep(10)  # the length of the outage is what is tested
+    cluster.control_plane.apiserver.start()
+    cluster.control_plane.wait_ready()
+    service.wait_ready()
+
+    until("every pod to be bound", lambda: len(grants(cluster, "default")) == 30, 150)
+    assert overcommitted(grants(cluster, "default")) == []
+    # All the rest can still be had, to the last card: nothing leaked.
+    for number in range(18):
+        cluster.client.create(share_pod(f"rest-{number}", 300, schedulerName="two"), namespace="default")
+    until("the rest to be bound", lambda: len(grants(cluster, "default")) == 48, 120)
+    assert overcommitted(grants(cluster, "default")) == []
+    assert len({grant.node for grant in grants(cluster, "default").values()}) == len(nodes.names)
