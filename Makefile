@@ -18,12 +18,8 @@ install: ## the program and its tools, into .venv
 	@$(UV) sync --frozen --quiet
 
 .PHONY: demo
-demo: install ## place a few fractional pods on a small fleet, and train on a GPU in software
-	@echo '$$ milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml'
-	@$(RUN) milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml
-	@echo
-	@echo '$$ milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py'
-	@$(RUN) milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py
+demo: install ## three trainings share one GPU (in software) at 0.5, 0.3 and 0.2; a table and a picture
+	@$(RUN) python examples/demo/demo.py
 
 .PHONY: test
 test: install kubernetes ## all tests, those on a real Kubernetes included

@@ -90,6 +90,18 @@ def test_a_larger_cap_helps_at_once_and_a_smaller_one_stops_new_allocations(mach
     assert (use["milli"], use["mib"]) == (100, 512)
 
 
+def test_a_cap_below_what_is_used_frees_only_what_is_not(machine: Machine) -> None:
+    other = machine.hold("-p", "0.01", "-m", "4Gi")
+    program = Program(machine, "-p", "0.5")
+    assert program.allocate(1000) == 0
+    assert machine.run("resize", program.session(machine)["id"], "-m", "512Mi").returncode == 0
+    os.kill(machine.agents()[1], signal.SIGKILL)
+    # 1000 MiB and a context are in use on the card of 4 GiB.
+    assert machine.run("run", "--no-wait", "-p", "0.1", "-m", "3200Mi", "--", "true").returncode == 75
+    assert machine.run("run", "--timeout", "30", "-p", "0.1", "-m", "2900Mi", "--", "true").returncode == 0
+    assert other.poll() is None
+
+
 def test_a_resize_survives_the_agent(machine: Machine) -> None:
     program = Program(machine, "-p", "0.25")
     session = program.session(machine)["id"]

@@ -18,7 +18,8 @@ from lightkube.resources.core_v1 import Pod
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
-from devcluster.platform import SchedulerService, free_port
+from devcluster.fixtures import unique_name
+from devcluster.platform import NAMESPACE, SchedulerService, account_kubeconfig, free_port, install
 from devcluster.wait import until
 from milligpu import dialects
 from milligpu.dialects.templates import pod_of
@@ -29,7 +30,8 @@ from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import ShareRequest
 from milligpu.scheduler.admission import Admission, Settings
 from milligpu.scheduler.config import second_scheduler
-from milligpu.scheduler.webhook_objects import CONFIGURATION, Target, objects
+from milligpu.scheduler.manifests import SCHEDULER
+from milligpu.scheduler.webhook_objects import CONFIGURATION, Target
 from tests.e2e.scheduling import grant_of, inventory, overcommitted
 from tests.e2e.scheduling import grants as grants_now
 
@@ -42,35 +44,35 @@ DEADLINE_S = 60.0
 
 
 class Admitting(SchedulerService):
-    """The service with a webhook at an address that a configuration already names."""
+    """The service under its own account, with a webhook at an address that a configuration already names."""
 
     def __init__(self, cluster: Cluster, name: str, port: int) -> None:
         self.webhook_port = port
         arguments = ("--scheduler-name", NAME, "--webhook-port", str(port), "--lease-seconds", "3")
-        super().__init__(cluster, name, *arguments)
+        account = account_kubeconfig(cluster, SCHEDULER)
+        super().__init__(cluster, name, "--namespace", NAMESPACE, *arguments, kubeconfig=account)
 
 
 @pytest.fixture(scope="module")
-def service(control_plane: Cluster) -> Iterator[Admitting]:
+def control_plane(built_programs: None) -> Iterator[Cluster]:
+    """A cluster of the module's own: its webhook and policies would be in everybody's way."""
+    with Cluster.start(unique_name()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def service(control_plane: Cluster) -> Admitting:
     """The service with its webhook, a kube-scheduler that asks it, and nodes with GPUs, for the module's tests."""
+    # Only a node's agent may write an inventory once the policies are in force.
+    add_nodes(control_plane, 2, "Tesla V100-SXM2-16GB", 16384, {"vgpu.type": "v100-8q-8GB"})
+    add_nodes(control_plane, 1, "NVIDIA A100-SXM4-80GB", 81920, {})
     port = free_port()
-    made = objects(Target(url=f"https://127.0.0.1:{port}"))
-    manifests = "\n---\n".join(json.dumps(each) for each in made)
-    control_plane.kubectl("apply", "-f", "-", stdin=manifests)
+    install(control_plane, webhook=Target(NAMESPACE, url=f"https://127.0.0.1:{port}"))
     started = Admitting(control_plane, "milligpu-webhook", port)
     started.start().wait_ready()
     control_plane.start_scheduler(second_scheduler(started.url, NAME), NAME)
-    nodes = [
-        add_nodes(control_plane, 2, "Tesla V100-SXM2-16GB", 16384, {"vgpu.type": "v100-8q-8GB"}),
-        add_nodes(control_plane, 1, "NVIDIA A100-SXM4-80GB", 81920, {}),
-    ]
     wait_trusted(control_plane)
-    yield started
-    for each in nodes:
-        control_plane.remove_kwok_nodes(each)
-    control_plane.control_plane.stop_scheduler(NAME)
-    started.process.stop()
-    control_plane.kubectl("delete", "--wait=false", "-f", "-", stdin=manifests)
+    return started
 
 
 def add_nodes(cluster: Cluster, count: int, model: str, mib: int, labels: dict[str, str]) -> Any:

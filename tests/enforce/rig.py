@@ -71,10 +71,10 @@ class Tenant:
     def usage(self) -> Path:
         return self.folder / "tenant/usage"
 
-    def set_cap(self, cap: int) -> None:
+    def set_limits(self, cap: int, slot_us: int = FRAME_US) -> None:
         """Change the page in place, as the agent does."""
         with self.page.open("r+b") as file:
-            file.write(limits(self.uuids, cap))
+            file.write(limits(self.uuids, cap, slot_us))
 
     def environment(self) -> dict[str, str]:
         env = client_environment(self.cards.folder, os.environ)
@@ -123,10 +123,10 @@ def _is_locked(file: int, at: int) -> bool:
     return _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, question))[0] != fcntl.F_UNLCK
 
 
-def limits(uuids: Sequence[str], cap: int) -> bytes:
+def limits(uuids: Sequence[str], cap: int, slot_us: int = FRAME_US) -> bytes:
     # Without an arbiter a tenant runs in its slot of the frame: here, all of it.
     gpus = tuple(
-        GpuLimits(uuid, Milli(500), Milli(500), cap, Policy.FIXED, slot_length_us=FRAME_US, context_bytes=CONTEXT)
+        GpuLimits(uuid, Milli(500), Milli(500), cap, Policy.FIXED, slot_length_us=slot_us, context_bytes=CONTEXT)
         for uuid in uuids
     )
     return encode_limits(LimitsPage(gpus))

@@ -56,3 +56,17 @@ def test_routes_that_the_software_gpu_does_not_have_are_charged_and_given_back(b
         "graphics": [24, 0],
         "graph_memory": [NOT_SUPPORTED, NOT_SUPPORTED],
     }
+
+
+def test_launches_and_large_copies_of_every_kind_wait_for_their_time_and_nothing_else_does(
+    before_it: rig.Tenant,
+) -> None:
+    """Without an arbiter a tenant has its slot of each frame: none at all, and then all of it."""
+    before_it.set_limits(rig.CAP, slot_us=0)
+    process = before_it.start(sys.executable, CLIENTS / "launches.py")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline()) == {"free": [], "returned": []}
+    before_it.set_limits(rig.CAP)
+    out, err = process.communicate("\n", timeout=100)
+    assert process.returncode == 0, err[-2000:]
+    assert json.loads(out) == {"still": []}

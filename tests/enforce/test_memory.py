@@ -100,10 +100,10 @@ print(status, free(pointer), free(big), memory()[0])
 """
     process = python(made, code)
     assert read(process) == "allocated"
-    made.set_cap(CONTEXT + 50 * MIB)
+    made.set_limits(CONTEXT + 50 * MIB)
     say(process)
     assert read(process) == f"{OUT_OF_MEMORY} 0 {CONTEXT + 50 * MIB}"
-    made.set_cap(CONTEXT + 300 * MIB)
+    made.set_limits(CONTEXT + 300 * MIB)
     say(process)
     assert finish(process) == f"0 0 0 {300 * MIB}"
 

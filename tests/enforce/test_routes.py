@@ -11,7 +11,7 @@ import pytest
 
 from milligpu.native import library
 from tests.enforce.conftest import Tenants
-from tests.enforce.rig import CAP, CONTEXT, MIB
+from tests.enforce.rig import CAP, CONTEXT, MIB, Cards
 
 NO_DEVICE = 100
 
@@ -132,6 +132,15 @@ def test_cuda_bindings_and_its_compiler_work_and_are_limited(tenant: Tenants) ->
     results = json.loads(done.stdout.splitlines()[-1])
     assert {name for name, good in results.items() if not good} == set()
     assert made.account().peak > CONTEXT
+
+
+def test_numba_cuda_works_and_is_limited(tenant: Tenants, two_cards: Cards) -> None:
+    made = tenant(on=two_cards)
+    done = made.run(sys.executable, "tests/softgpu/clients/numba_kernels.py")
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert {name for name, good in results.items() if not good} == set()
+    assert made.account(0).peak > CONTEXT < made.account(1).peak
 
 
 def test_tinygrad_trains_within_its_share(tenant: Tenants) -> None:

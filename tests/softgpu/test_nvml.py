@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,36 @@ def test_gpustat_shows_the_fleet_also_with_a_lost_card(machine: Machine) -> None
         assert cards[0]["memory.used"] == 100 + (A100.context_memory >> 20)
     machine.fault(3, lost=True)
     assert "lost" in machine.run(TOOLS / "gpustat", "--no-color").stdout
+
+
+def test_an_exporter_gives_prometheus_the_load_of_card_and_process(machine: Machine) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [TOOLS / "nvitop-exporter", "--bind-address", "127.0.0.1", "--port", str(port)]
+    with (
+        machine.program("busy.py", "2", "100") as process,
+        subprocess.Popen(
+            command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as exporter,
+    ):
+        try:
+            machine.until(lambda: _sample(port, "process_gpu_sm_utilization", f'pid="{process.pid}"') > 0)
+            assert _sample(port, "gpu_utilization", 'index="2"') > 0
+            assert _sample(port, "gpu_memory_used", 'index="2"') == 100 + (T4.context_memory >> 20)
+            assert _sample(port, "gpu_temperature", 'index="2"') >= T4.heat.idle
+        finally:
+            exporter.kill()
+
+
+def _sample(port: int, name: str, label: str) -> float:
+    """One value of what the exporter serves; 0 while it serves none."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return 0.0
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name) and label in line), 0.0)
 
 
 def test_gpu_list_has_a_table_names_and_the_layout(machine: Machine) -> None:

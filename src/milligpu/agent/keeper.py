@@ -7,9 +7,10 @@ given to somebody else. So an agent may be killed between any two lines of this.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
 from milligpu.agent.arbiter import Arbiter
-from milligpu.agent.books import Books, Held
+from milligpu.agent.books import CONTAINER, Books, Held
 from milligpu.agent.machine import Hardware, Machine
 from milligpu.agent.processes import Process
 from milligpu.agent.protocol import Granted, Queued, refusal
@@ -22,6 +23,7 @@ from milligpu.agent.wish import Wish, describe_command, describe_share
 from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity, Unavailable
 from milligpu.model.grant import Grant, NoFit
 from milligpu.model.request import ShareRequest
+from milligpu.model.units import Mib
 from milligpu.wire.limits import LimitsPage
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class Keeper:
         self.queue = Queue()
         self.sessions: dict[str, Session] = {}
         """Each holds its share from before its command hears of it until nothing of it is left on a GPU."""
+        self._beyond: dict[tuple[str, str], Mib] = {}
+        """What sessions still use of a GPU's memory after their cap was lowered; nobody else can have it yet."""
         self.closing: set[str] = set()
         """Those whose command has gone."""
         self.hardware = hardware
@@ -65,7 +69,7 @@ class Keeper:
     @property
     def held(self) -> Sequence[Held]:
         """All that is held, in the order in which it was granted."""
-        return [session.held for session in self.sessions.values()]
+        return [self._booked(session) for session in self.sessions.values()]
 
     def machine(self) -> Machine:
         """This machine's GPUs; looked for again whenever nobody is on any."""
@@ -228,12 +232,32 @@ class Keeper:
                 f"{describe_share(share)} is not free where session {session.id} is: {self._cards(answer)}"
             )
         changed = replace(session, wish=replace(session.wish, share=share), held=Held(session.id, answer))
+        for before in self._booked(session).shares:
+            self._beyond[session.id, before.gpu] = before.mib
         self.disk.change(changed)
         self.sessions[session.id] = changed
         self._write_pages()
         log.info("session %s: resized to %s", session.id, describe_share(share))
         self.serve_queue()
         return changed
+
+    def counted(self, used: Mapping[tuple[str, str], float]) -> None:
+        """The driver has counted, by session and GPU: a cap below what is in use frees only what is not."""
+        self._beyond = {
+            (session.id, share.gpu): Mib(ceil(used.get((session.id, share.gpu), 0)))
+            for session in self.sessions.values()
+            for share in session.shares
+            if not share.whole and used.get((session.id, share.gpu), 0) > share.mib
+        }
+        if self.queue:
+            self.serve_queue()
+
+    def _booked(self, session: Session) -> Held:
+        beyond = {share.gpu: self._beyond.get((session.id, share.gpu), Mib(0)) for share in session.shares}
+        if not any(beyond.values()):
+            return session.held
+        shares = tuple(replace(share, mib=max(share.mib, beyond[share.gpu])) for share in session.shares)
+        return Held(session.id, replace(session.held.grant, containers={CONTAINER: shares}))
 
     def _write_pages(self, but: str = "") -> None:
         """Bring every page in step with the books: who comes or goes moves the slots of others."""

@@ -54,6 +54,7 @@ class Settings:
         parser.add_argument("folder", type=Path)
         parser.add_argument("--idle", type=float)
         parser.add_argument("--foreground", action="store_true")
+        parser.add_argument("--kill", action="store_true")
         return cls(**vars(parser.parse_args(arguments)))
 
 

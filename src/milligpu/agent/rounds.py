@@ -45,6 +45,11 @@ class Rounds:
         seen = self._keeper.hardware.seen()
         owners = self._owners({each.pid for each in seen})
         self._whole = self._whole_use(seen, owners)
+        used: dict[tuple[str, str], float] = {}
+        for each in seen:
+            place = owners.get(each.pid, ""), each.gpu
+            used[place] = used.get(place, 0.0) + (each.mib or 0.0)
+        self._keeper.counted(used)
         granted = [
             place
             for session in self._keeper.sessions.values()

@@ -57,11 +57,13 @@ class Service:
         return bool(self.keeper.busy or self._clients or self._tasks)
 
     def start(self) -> None:
-        """Take over what an agent before this one left."""
+        """Take over what an agent before this one left, and see what it uses before anything is granted."""
         for name in self.keeper.recover():
             log.warning("session %s: its record does not read; ended", name)
             self.keeper.disk.close(name)
             self._spawn(self._clear(name, lambda name=name: self.keeper.disk.remove(name)))
+        if self.keeper.sessions:
+            self._rounds.audit()
 
     async def go_round(self) -> None:
         """Measure and audit for as long as there is anybody to look at."""

@@ -2,12 +2,11 @@
 
 import secrets
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from milligpu.agent.record import Session, decode_session, encode_session
 from milligpu.agent.tenant import CUDA, NVML, Drivers, Tenant
-from milligpu.model.errors import BadFormat, Unavailable
+from milligpu.model.errors import BadFormat
 from milligpu.native import library
 from milligpu.wire.limits import LimitsPage
 
@@ -58,8 +57,7 @@ class Sessions:
         if page is not None:
             Tenant.make(making / _TENANT, page, drivers, session.process.uid)
             (making / CUDA).symlink_to(library(f"enforce/{CUDA}"))
-            with suppress(Unavailable):
-                (making / NVML).symlink_to(library(f"enforce/{NVML}"))
+            (making / NVML).symlink_to(library(f"enforce/{NVML}"))
 
     def change(self, session: Session) -> None:
         """Write a changed session down, before its page is changed: after a crash the page follows the record."""

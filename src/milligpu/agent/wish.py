@@ -45,6 +45,6 @@ def describe_share(share: ShareRequest) -> str:
 
 
 def describe_command(name: str, command: Sequence[str], room: int = 40) -> str:
-    """A session as a person knows it."""
-    text = " ".join(command)
+    """A session as a person knows it; where its program lies is of no interest here."""
+    text = " ".join([command[0].rpartition("/")[2], *command[1:]] if command else [])
     return f"{name} ({text if len(text) <= room else text[: room - 1] + '…'})"

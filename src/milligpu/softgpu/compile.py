@@ -90,11 +90,14 @@ class CompileService:
 
 
 def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(_COMPILERS, multiprocessing.get_context("spawn"), initializer=_die_with_parent)
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(_COMPILERS, spawn, initializer=_die_with_parent, initargs=(os.getpid(),))
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died while this process was starting
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
