@@ -11,8 +11,9 @@
 
 /* A card that answers nothing is lost; a compilation of the largest modules takes a few seconds. */
 enum { ANSWER_SECONDS = 120 };
+static const char SOCKETS[] = "MILLIGPU_SOFTGPU"; /* the variable with the folder of the cards' sockets */
 
-static bool send_all(int fd, const void *data, size_t size)
+bool wire_send(int fd, const void *data, size_t size)
 {
     const char *at = data;
     while (size) {
@@ -56,6 +57,11 @@ static bool receive_all(int fd, void *data, size_t size, int *descriptor)
     return true;
 }
 
+bool wire_receive(int fd, void *data, size_t size)
+{
+    return receive_all(fd, data, size, 0);
+}
+
 static bool skip(int fd, size_t size)
 {
     char waste[4096];
@@ -72,7 +78,7 @@ static CUresult exchange(struct card *card, enum wire_kind kind, const void *bod
 {
     struct wire_request request = {kind, (uint32_t)size};
     struct wire_reply answer;
-    if (size > UINT32_MAX || !send_all(card->socket, &request, sizeof request) || !send_all(card->socket, body, size)
+    if (size > UINT32_MAX || !wire_send(card->socket, &request, sizeof request) || !wire_send(card->socket, body, size)
         || !receive_all(card->socket, &answer, sizeof answer, descriptor))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     size_t wanted = room && answer.size > *room ? *room : room ? answer.size : 0;
@@ -117,25 +123,57 @@ static bool map_activity(struct card *card, int descriptor)
     return card->activity && card->activity->magic == ACTIVITY_MAGIC && card->activity->version == ACTIVITY_VERSION;
 }
 
-static bool card_open(struct card *card, const char *folder, int number)
+static int connect_card(const char *folder, int number)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if ((size_t)snprintf(address.sun_path, sizeof address.sun_path, "%s/gpu%d.sock", folder, number)
         >= sizeof address.sun_path)
-        return false;
-    card->socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        return -1;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+int card_connect_any(void)
+{
+    const char *folder = getenv(SOCKETS);
+    int fd = -1;
+    for (int number = 0; folder && fd < 0 && number < MOST_CARDS; number++)
+        fd = connect_card(folder, number);
+    return fd;
+}
+
+static bool card_open(struct card *card, const char *folder, int number)
+{
+    card->socket = connect_card(folder, number);
     struct timeval patience = {ANSWER_SECONDS, 0};
     setsockopt(card->socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     pthread_mutex_init(&card->lock, 0);
     uint32_t version = WIRE_VERSION;
     size_t room = sizeof card->device;
     int descriptor = -1;
-    if (card->socket >= 0 && !connect(card->socket, (struct sockaddr *)&address, sizeof address)
+    if (card->socket >= 0
         && card_call(card, WIRE_HELLO, &version, sizeof version, &card->device, &room, &descriptor) == CUDA_SUCCESS
         && room == sizeof card->device && descriptor >= 0 && map_activity(card, descriptor))
         return true;
     if (card->socket >= 0)
         close(card->socket);
+    return false;
+}
+
+bool card_open_uuid(struct card *card, const CUuuid *uuid)
+{
+    const char *folder = getenv(SOCKETS);
+    for (int number = 0; folder && number < MOST_CARDS; number++) {
+        if (!card_open(card, folder, number))
+            continue;
+        if (!memcmp(card->device.uuid, uuid->bytes, sizeof card->device.uuid))
+            return true;
+        close(card->socket);
+    }
     return false;
 }
 
@@ -177,7 +215,7 @@ static int choose_visible(struct card *cards, int count, const char *list)
 
 int cards_open(struct card *cards)
 {
-    const char *folder = getenv("MILLIGPU_SOFTGPU"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *folder = getenv(SOCKETS), *visible = getenv("CUDA_VISIBLE_DEVICES");
     int count = 0;
     for (int number = 0; folder && number < MOST_CARDS; number++)
         if (card_open(&cards[count], folder, number))

@@ -8,6 +8,8 @@ static _Thread_local CUcontext stack[STACK_DEPTH];
 static _Thread_local int depth;
 static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context *primaries[MOST_CARDS];
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct context *all;
 static unsigned primary_flags[MOST_CARDS];
 
 static CUresult context_new(struct card *card, unsigned flags, struct context **made)
@@ -34,6 +36,10 @@ static CUresult context_new(struct card *card, unsigned flags, struct context **
         card_call(card, WIRE_CONTEXT_CLOSE, &slot, sizeof slot, 0, 0, 0);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    pthread_mutex_lock(&all_lock);
+    context->next = all;
+    all = context;
+    pthread_mutex_unlock(&all_lock);
     *made = context;
     return CUDA_SUCCESS;
 }
@@ -43,6 +49,13 @@ static void context_end(struct context *context)
 {
     context_drain(context, false);
     handle_drop(HANDLE_CONTEXT, context->handle);
+    pthread_mutex_lock(&all_lock);
+    for (struct context **at = &all; *at; at = &(*at)->next)
+        if (*at == context) {
+            *at = context->next;
+            break;
+        }
+    pthread_mutex_unlock(&all_lock);
     memory_free_context(context);
     while (context->streams) {
         struct stream *stream = context->streams;
@@ -50,6 +63,61 @@ static void context_end(struct context *context)
         stream_drop(stream);
     }
     card_call(context->card, WIRE_CONTEXT_CLOSE, &context->slot, sizeof context->slot, 0, 0, 0);
+}
+
+/* ---- all of them, for checkpoints ---- */
+static bool idle(struct context *context)
+{
+    bool busy = false;
+    pthread_mutex_lock(&context->lock);
+    if (modelled(context))
+        modelled_progress(context->legacy);
+    for (struct stream *stream = context->streams; stream; stream = stream->next)
+        busy |= atomic_load(&stream->completed) < stream->submitted;
+    pthread_mutex_unlock(&context->lock);
+    return !busy;
+}
+
+bool contexts_idle(void)
+{
+    bool quiet = true;
+    pthread_mutex_lock(&all_lock);
+    for (struct context *context = all; context; context = context->next)
+        quiet &= idle(context);
+    pthread_mutex_unlock(&all_lock);
+    return quiet;
+}
+
+static void close_until(struct card *card, struct card *target, const struct context *last)
+{
+    for (struct context *context = all; context != last; context = context->next)
+        if (context->card == card)
+            card_call(target, WIRE_CONTEXT_CLOSE, &context->slot, sizeof context->slot, 0, 0, 0);
+}
+
+void contexts_close(struct card *card)
+{
+    pthread_mutex_lock(&all_lock);
+    close_until(card, card, 0);
+    pthread_mutex_unlock(&all_lock);
+}
+
+CUresult contexts_open(struct card *card, struct card *target)
+{
+    CUresult status = CUDA_SUCCESS;
+    pthread_mutex_lock(&all_lock);
+    for (struct context *context = all; context && !status; context = context->next) {
+        size_t room = sizeof context->slot;
+        if (context->card != card)
+            continue;
+        status = card_call(target, WIRE_CONTEXT_OPEN, 0, 0, &context->slot, &room, 0);
+        if (status)
+            close_until(card, target, context);
+        context->faults = __atomic_load_n(&target->activity->faults, __ATOMIC_ACQUIRE);
+        context->ended = 0;
+    }
+    pthread_mutex_unlock(&all_lock);
+    return status;
 }
 
 static struct context *top(void)

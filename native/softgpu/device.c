@@ -17,6 +17,7 @@ static void after_fork(void)
         sg_cards[at].socket = -1;
     }
     card_count = 0;
+    checkpoint_forget();
     atomic_store(&initialised, 0);
 }
 
@@ -29,6 +30,8 @@ API cuInit(unsigned flags)
         card_count = cards_open(sg_cards);
         pthread_atfork(0, 0, after_fork);
         atomic_store(&initialised, card_count > 0);
+        if (card_count)
+            checkpoint_start();
     }
     pthread_mutex_unlock(&lock);
     return atomic_load(&initialised) ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
@@ -36,6 +39,7 @@ API cuInit(unsigned flags)
 
 CUresult sg_ready(void)
 {
+    checkpoint_pass();
     return atomic_load_explicit(&initialised, memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 

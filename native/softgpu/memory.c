@@ -98,6 +98,17 @@ static bool charged(enum memory_kind kind)
     return kind == MEMORY_DEVICE || kind == MEMORY_MANAGED;
 }
 
+size_t memory_charged(const struct card *card)
+{
+    size_t total = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t at = 0; at < used; at++)
+        if (charged(table[at].kind) && table[at].context->card == card)
+            total += table[at].mapped;
+    pthread_mutex_unlock(&lock);
+    return total;
+}
+
 static void give_back(const struct allocation *allocation)
 {
     if (!allocation->mapped)
@@ -138,6 +149,7 @@ static void *fresh_address(size_t size)
 /* A page behind each allocation stays closed: a kernel that runs over the end faults. */
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer)
 {
+    checkpoint_pass();
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
     if (size > SIZE_MAX / 4)

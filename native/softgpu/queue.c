@@ -345,6 +345,7 @@ static bool order(struct stream *stream)
 static CUresult submit(struct stream *stream, struct work *work, struct mark *mark)
 {
     struct context *context = stream->context;
+    checkpoint_pass();
     if (stream == context->legacy && atomic_load(&context->captures))
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     uint64_t waiting = stream->submitted - atomic_load(&stream->completed);

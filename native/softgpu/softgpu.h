@@ -32,6 +32,10 @@ struct card {
 int cards_open(struct card *cards); /* how many there are */
 CUresult card_call(struct card *card, enum wire_kind kind, const void *body, size_t size, void *reply, size_t *room,
                    int *descriptor);
+int card_connect_any(void); /* a connection to some card's daemon, without a greeting; -1 if there is none */
+bool card_open_uuid(struct card *card, const CUuuid *uuid);
+bool wire_send(int fd, const void *data, size_t size);
+bool wire_receive(int fd, void *data, size_t size);
 CUresult card_reserve(struct card *card, size_t bytes);
 void card_release(struct card *card, size_t bytes);
 
@@ -39,6 +43,11 @@ void card_release(struct card *card, size_t bytes);
 extern struct card sg_cards[MOST_CARDS];
 CUresult sg_ready(void); /* CUDA_SUCCESS after cuInit */
 CUresult sg_card(CUdevice device, struct card **card);
+
+/* ---- checkpoints ---- */
+void checkpoint_start(void);  /* after the cards were opened */
+void checkpoint_forget(void); /* in a child */
+void checkpoint_pass(void);   /* waits while this process is locked */
 
 /* ---- contexts ---- */
 struct stream;
@@ -58,6 +67,7 @@ struct context {
     pthread_mutex_t lock;
     pthread_cond_t done;
     atomic_uint waiters;
+    struct context *next; /* of all contexts of the process */
     struct stream *streams;
     struct stream *legacy;
     atomic_uint captures; /* of streams that the legacy one would wait for */
@@ -65,6 +75,9 @@ struct context {
     uint64_t ended;               /* jobs so far */
 };
 CUresult context_current(struct context **context);
+bool contexts_idle(void);                 /* nothing is left of what was submitted */
+void contexts_close(struct card *card);   /* with its daemon; they go on living here */
+CUresult contexts_open(struct card *card, struct card *target);
 CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream);
 void context_fail(struct context *context, CUresult failure); /* its own kernel did something wrong */
 CUresult context_status(struct context *context);             /* the sticky error, also of a card that failed */
@@ -191,6 +204,7 @@ CUresult memory_new(struct context *context, size_t size, enum memory_kind kind,
 CUresult memory_free(uintptr_t start, bool host);
 void memory_free_later(uintptr_t start);
 void memory_free_context(struct context *context);
+size_t memory_charged(const struct card *card); /* bytes of it that this process holds, contexts aside */
 bool memory_find(uintptr_t address, struct allocation *found);
 bool memory_on_card(const void *address, const struct card *card); /* device memory of this card */
 bool memory_holds(uintptr_t address, size_t size);

@@ -15,7 +15,18 @@ enum wire_kind {
     WIRE_CONTEXT_OPEN = 5,  /* -> u32 slot of the activity page */
     WIRE_CONTEXT_CLOSE = 6, /* u32 slot */
     WIRE_COMPILE = 7,       /* PTX text -> the log, and a descriptor when it worked */
+    WIRE_ATTEND = 9,        /* first on a connection: orders come as requests from now on, and are replied to */
+    WIRE_ORDER = 10,        /* first on a connection: i32 pid, u32 enum wire_order, its body -> u32 CUprocessState */
     WIRE_XID = 8,           /* u32 number, of the sort that applications cause */
+};
+
+/* What one process may tell another, through the daemon; see checkpoint.c. */
+enum wire_order {
+    ORDER_STATE = 0,
+    ORDER_LOCK = 1,       /* u32 milliseconds; 0: without a limit */
+    ORDER_CHECKPOINT = 2,
+    ORDER_RESTORE = 3,    /* CUcheckpointGpuPair[] */
+    ORDER_UNLOCK = 4,
 };
 
 struct wire_request {

@@ -22,6 +22,7 @@ from milligpu.softgpu.control import Control
 from milligpu.softgpu.fleet import Card, read_fleet
 from milligpu.softgpu.management import Management, sample_all
 from milligpu.softgpu.names import CONTROL, LOG_FILE, PID_FILE
+from milligpu.softgpu.orders import Orders
 from milligpu.softgpu.server import CardServer, listen
 
 # As with a driver's device files, whoever can reach a card may use it, root or not; faults are for its owner.
@@ -110,8 +111,9 @@ async def _serve(
         Management(card, account, Activity(settings.speed))
         for card, account in zip(cards, accounts(settings, cards), strict=True)
     ]
+    orders = Orders()
     tasks = [
-        asyncio.create_task(CardServer(card, compiler).serve(listener))
+        asyncio.create_task(CardServer(card, compiler, orders).serve(listener))
         for card, listener in zip(managed, listeners, strict=True)
     ]
     tasks.append(asyncio.create_task(Control(managed).serve(control)))

@@ -14,6 +14,7 @@ from milligpu.softgpu.account import Client
 from milligpu.softgpu.compile import CompileService
 from milligpu.softgpu.faults import Fault
 from milligpu.softgpu.management import Management
+from milligpu.softgpu.orders import Orders
 from milligpu.softgpu.watch import Kind as Watch
 from milligpu.softgpu.wire import Kind, Status
 
@@ -27,8 +28,9 @@ _GIVES_BACK = (Kind.RELEASE, Kind.CONTEXT_CLOSE)
 class CardServer:
     """Serves one card. A connection that begins with a greeting is a process that has the card open."""
 
-    def __init__(self, management: Management, compiler: CompileService) -> None:
+    def __init__(self, management: Management, compiler: CompileService, orders: Orders) -> None:
         self._management = management
+        self._orders = orders
         self._account = management.account
         self._activity = management.activity
         self._late = 0
@@ -51,6 +53,10 @@ class CardServer:
             kind, body = await frames.receive_request(connection)
             if kind >= Watch.FACTS:
                 await self._management.serve(connection, kind, body, root=uid == 0)
+            elif kind == Kind.ATTEND:
+                await self._orders.attend(connection, pid)
+            elif kind == Kind.ORDER:
+                await self._orders.give(connection, body, root=uid == 0)
             else:
                 await self._driver(connection, pid, kind, body)
 

@@ -12,6 +12,7 @@ AMOUNT = struct.Struct("<Q")
 MEMORY = struct.Struct("<QQ")
 HELLO = struct.Struct("<I")
 SLOT = struct.Struct("<I")
+ORDER = struct.Struct("<iI")
 XID = struct.Struct("<I")
 DEVICE = struct.Struct("<64s16sQ12I")
 assert DEVICE.size == 136  # mirrored by a static assertion in wire.h
@@ -31,6 +32,8 @@ class Kind(IntEnum):
     CONTEXT_CLOSE = 6
     COMPILE = 7
     XID = 8
+    ATTEND = 9
+    ORDER = 10
 
 
 class Status(IntEnum):
@@ -40,6 +43,7 @@ class Status(IntEnum):
     INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
     ECC_UNCORRECTABLE = 214
+    NOT_PERMITTED = 800
     SYSTEM_DRIVER_MISMATCH = 803
     UNKNOWN = 999
     INVALID_PTX = 218
