@@ -149,7 +149,7 @@ def shares(attached: Attached) -> tuple[GpuShare, ...]:
 
 def our_libraries() -> dict[str, Path]:
     """The limits libraries under the driver's names."""
-    return {name: library(f"enforce/{name}") for name in (CUDA,)}
+    return {name: library(f"enforce/{name}") for name in (CUDA, NVML)}
 
 
 def is_whole(attached: Attached) -> bool:
