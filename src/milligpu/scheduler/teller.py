@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import structlog
 
 from milligpu.kube.api import Api, Refused
+from milligpu.kube.events import pod_event
 from milligpu.model.errors import Unavailable
 from milligpu.scheduler.books import Books, Entry, Stage
 from milligpu.scheduler.explain import REASON, gradually
@@ -19,8 +19,6 @@ _PATIENCE_S = 1.0
 _AGAIN_S = 60.0
 # A thousand waiting pods are told within a minute, at a rate that leaves the API server to the binds.
 _EVERY_S = 0.05
-# Kubernetes' own limit for the text of an event.
-_NOTE_MAX = 1024
 
 log = structlog.get_logger()
 
@@ -61,7 +59,10 @@ class Teller:
         if text == entry.told:
             return
         try:
-            await self._api.send("POST", _path(entry), self._event(entry, text))
+            pod = entry.wish.pod
+            reporter = (CONTROLLER, self._identity)
+            event = pod_event((pod.namespace, pod.name, pod.uid), REASON, "Scheduling", text, reporter=reporter)
+            await self._api.send("POST", *event)
             entry.told = text
         except Refused as error:
             log.info("event refused", pod=str(entry.wish.pod), error=error.message)
@@ -85,30 +86,3 @@ class Teller:
                 await asyncio.sleep(0)
             return None  # nodes came or went meanwhile: next time
         return self._texts[shape]
-
-    def _event(self, entry: Entry, text: str) -> dict[str, object]:
-        pod = entry.wish.pod
-        stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{pod.name[:200]}-", "namespace": pod.namespace},
-            "eventTime": stamp,
-            "type": "Warning",
-            "reason": REASON,
-            "action": "Scheduling",
-            "reportingController": CONTROLLER,
-            "reportingInstance": self._identity[:128],
-            "regarding": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-            },
-            "note": text if len(text) <= _NOTE_MAX else text[: _NOTE_MAX - 1] + "…",
-        }
-
-
-def _path(entry: Entry) -> str:
-    return f"/apis/events.k8s.io/v1/namespaces/{entry.wish.pod.namespace}/events"
