@@ -32,6 +32,10 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = WAIT_SECO
     return answer
 
 
+# Tests may themselves run under nohup or in the background, where these are ignored; children would inherit it.
+HEED_SIGNALS = ("env", "--default-signal=INT,HUP")
+
+
 class Machine:
     """One machine as its user sees it."""
 
@@ -51,7 +55,7 @@ class Machine:
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         """`milligpu run ARGS`, which goes on."""
         process = subprocess.Popen(
-            [PROGRAM, "run", *args],
+            [*HEED_SIGNALS, PROGRAM, "run", *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
