@@ -103,6 +103,7 @@ CASES = (
     Case("0.1 ms against 20 ms", (0.5, 0.5), ([train(100 * US)], [train(20 * MS)])),
     Case("0.1 ms against 20 ms, 70/30", (0.7, 0.3), ([train(100 * US)], [train(20 * MS)])),
     Case("graphs", (0.7, 0.3), ([GRAPHS], [train(MS)])),
+    Case("graphs with the smaller share", (0.3, 0.7), ([GRAPHS], [train(MS)])),
     Case("8 processes against 1", (0.5, 0.5), ([train(MS)] * 8, [train(MS)])),
     Case(
         "on and off",
