@@ -113,6 +113,7 @@ CASES = (
     ),
     Case("fixed 70/30", (0.7, 0.3), ([train(MS)], [train(MS)]), limits=(0.7, 0.3)),
     Case("fixed 30 alone", (0.3, 0.7), ([train(MS)], []), limits=(0.3, 0.7), wanted=(0.3, 0)),
+    Case("70/30, both wait for every 10 ms", (0.7, 0.3), ([synchronous(10 * MS, 0)],) * 2),
     Case("synchronous, 1 ms and 0.2 ms gaps", (0.5, 0.5), ([synchronous(MS, 200 * US)], [train(MS)])),
     Case("synchronous, 0.1 ms and 0.2 ms gaps", (0.5, 0.5), ([synchronous(MS // 10, 200 * US)], [train(MS)])),
 )

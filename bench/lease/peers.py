@@ -41,10 +41,10 @@ class Client:
 
     tenant: Tenant
     until: int = -1
-    """Its token is valid until then."""
+    """It launches until then: what it usually launches at a stretch fits into the rest of its quota."""
     asking: bool = False
     grants: deque[list[int]] = field(default_factory=deque[list[int]])
-    """Start and end; the last one's end moves when work ran on."""
+    """Start and end; the last one's end moves when work ran on, or when it asks again earlier."""
     began: int | None = None
     bursts: deque[tuple[int, int]] = field(default_factory=deque[tuple[int, int]])
     """When it ended, and its length."""
@@ -54,13 +54,16 @@ class Client:
 class Gemini:
     """One token per GPU with a quota of time; whoever is furthest below its request is next.
 
-    Nothing bounds what is queued inside a quota. Whoever finds its token expired waits for its own work, then asks
-    again and is charged for what ran on; the next one has long begun by then.
+    Nothing bounds what is queued inside a quota. Whoever finds no room for another burst in its quota waits for its
+    own work, then asks again and is charged for what ran on; the next one begins when the quota ends, whatever
+    still runs. Bursts end where the program synchronises: one that never does is not foreseen, and asks when its
+    quota is over.
     """
 
     def __init__(self, clock: Clock, tenants: list[Tenant]) -> None:
         self._clock = clock
         self._clients = [Client(tenant) for tenant in tenants]
+        self._holder: Client | None = None
         self._taken_until = 0
         self._chooses_at = -1
 
@@ -98,12 +101,14 @@ class Gemini:
     def _ask(self, client: Client) -> None:
         """It has waited for its work: what ran on after the quota belongs to the last grant."""
         client.asking = True
-        ran_on = client.began is not None
-        self._end_burst(client)
+        asked, ran_on = self._clock.now, client.began is not None
+        client.began = None
 
         def hear() -> None:
-            if client.grants and ran_on:
-                client.grants[-1][1] = max(client.grants[-1][1], self._clock.now - MESSAGE)
+            if client.grants and (ran_on or asked < client.grants[-1][1]):
+                client.grants[-1][1] = asked
+            if self._holder is client:
+                self._taken_until = min(self._taken_until, asked)
             self._choose()
 
         self._clock.after(MESSAGE, hear)
@@ -129,20 +134,21 @@ class Gemini:
 
     def _grant(self, client: Client) -> None:
         now = self._clock.now
-        quota = self._quota(client)
+        burst = self._burst(client)
+        quota = QUOTA_MAX if burst is None else min(burst + QUOTA_MIN, QUOTA_MAX)
         client.asking = False
         client.grants.append([now, now + quota])
-        client.until = self._taken_until = now + quota
+        client.until = now + quota - min(burst or 0, quota - QUOTA_MIN)
+        self._holder, self._taken_until = client, now + quota
         for process in client.tenant.processes:
             self._clock.after(WAKE, process.wake)
-        self._choose_at(client.until)
+        self._choose_at(self._taken_until)
 
-    def _quota(self, client: Client) -> int:
-        """As long as the longest burst of late."""
+    def _burst(self, client: Client) -> int | None:
+        """The longest of late."""
         while client.bursts and client.bursts[0][0] < self._clock.now - MEMORY:
             client.bursts.popleft()
-        longest = max((length for _, length in client.bursts), default=QUOTA_MAX)
-        return min(max(longest, QUOTA_MIN), QUOTA_MAX)
+        return max((length for _, length in client.bursts), default=None)
 
     def _used(self, start: int, now: int) -> list[int]:
         """Of each tenant since then; time that several had is divided among them."""
