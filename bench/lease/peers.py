@@ -193,10 +193,11 @@ class Hami:
     The share is a ceiling, nothing is known of others, and graphs are not charged.
     """
 
-    def __init__(self, clock: Clock, gpu: Gpu, tenants: list[Tenant]) -> None:
+    def __init__(self, clock: Clock, gpu: Gpu, tenants: list[Tenant], blocks: int = BLOCKS) -> None:
         self._clock = clock
         self._gpu = gpu
         self._tenants = tenants
+        self._blocks = blocks
         self._busy = [0] * len(tenants)
         self._percent = [0] * len(tenants)
         self._buckets: dict[Process, Bucket] = {}
@@ -211,7 +212,7 @@ class Hami:
 
     def launched(self, process: Process) -> None:
         if not process.is_graph:
-            self._bucket(process).tokens -= BLOCKS
+            self._bucket(process).tokens -= self._blocks
 
     def ended(self, process: Process, duration: int) -> None:
         pass
