@@ -103,6 +103,7 @@ CASES = (
     Case("0.1 ms against 20 ms", (0.5, 0.5), ([train(100 * US)], [train(20 * MS)])),
     Case("0.1 ms against 20 ms, 70/30", (0.7, 0.3), ([train(100 * US)], [train(20 * MS)])),
     Case("graphs", (0.7, 0.3), ([GRAPHS], [train(MS)])),
+    Case("graphs with the smaller share", (0.3, 0.7), ([GRAPHS], [train(MS)])),
     Case("8 processes against 1", (0.5, 0.5), ([train(MS)] * 8, [train(MS)])),
     Case(
         "on and off",
@@ -112,6 +113,7 @@ CASES = (
     ),
     Case("fixed 70/30", (0.7, 0.3), ([train(MS)], [train(MS)]), limits=(0.7, 0.3)),
     Case("fixed 30 alone", (0.3, 0.7), ([train(MS)], []), limits=(0.3, 0.7), wanted=(0.3, 0)),
+    Case("70/30, both wait for every 10 ms", (0.7, 0.3), ([synchronous(10 * MS, 0)],) * 2),
     Case("synchronous, 1 ms and 0.2 ms gaps", (0.5, 0.5), ([synchronous(MS, 200 * US)], [train(MS)])),
     Case("synchronous, 0.1 ms and 0.2 ms gaps", (0.5, 0.5), ([synchronous(MS // 10, 200 * US)], [train(MS)])),
 )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench.lease.__main__ import RULES
 from bench.lease.cases import CASES, LATENCY_ALONE, LATENCY_BESIDE, Case, Outcome, run, sliding, train
 from bench.lease.clients import Policy, Requests, Tenant
 from bench.lease.clock import MS, Clock, S
@@ -110,3 +111,18 @@ def test_policies_differ_where_a_tenant_is_alone() -> None:
     case = Case("alone", (0.3, 0.7), ([train(MS)], []), wanted=(1, 0))
     assert run(case, lambda c, _g, t: Lease(c, t, BEST_EFFORT), seconds=3, warm=1).shares[0] > 99
     assert run(case, lambda c, _g, t: Lease(c, t, FIXED), seconds=3, warm=1).shares[0] < 31
+
+
+def test_a_time_token_divides_well_what_synchronises_and_not_what_is_queued() -> None:
+    assert run(BY_NAME["70/30, both wait for every 10 ms"], RULES["Gemini"]).error < 2
+    assert run(BY_NAME["70/30"], RULES["Gemini"], seconds=12, warm=1).error > 5
+
+
+def test_utilisation_feedback_does_not_see_graphs() -> None:
+    result = run(BY_NAME["graphs with the smaller share"], RULES["HAMi"], seconds=12, warm=1)
+    assert result.shares[0] > 45
+
+
+def test_without_arbitration_more_processes_get_more() -> None:
+    result = run(BY_NAME["8 processes against 1"], RULES["none"], seconds=12, warm=1)
+    assert result.shares[0] == pytest.approx(100 * 8 / 9, abs=1)

@@ -3,15 +3,18 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from milligpu.bench.shares import WINDOW_NS, Sample, Step, share, worst_error
 from milligpu.bench.stage import Report, Share, Stage
 from milligpu.model.qos import Policy
+from milligpu.model.units import WHOLE
 
 _WARM_NS = 1_000_000_000
 # Windows of ten seconds, sliding over two more.
 _MEASURED_NS = WINDOW_NS + 2_000_000_000
 _SAMPLE_SECONDS = 0.1
+_LAUNCH_PAIRS = 7
 
 Load = tuple[str, ...]
 
@@ -29,6 +32,10 @@ class Result:
     p99_ms_alone: float | None = None
     p99_ms_beside: float | None = None
     arbiter_cpu_percent: float | None = None
+    launch_ns_bare: float | None = None
+    """What the call of an empty launch takes without the limits library."""
+    launch_ns_over_bare: float | None = None
+    """What it takes longer inside a lease."""
     late_launches: int = 0
     """Launches that the CPU of this machine finished too late for the modelled card."""
 
@@ -126,24 +133,43 @@ def _watch(stage: Stage, length: int, half_way: Callable[[], None] | None = None
 
 
 def run_alone(stage: Stage) -> Result:
-    """Throughput with the whole card as a share, against the bare card."""
+    """Throughput and the cost of a launch with the whole card as a share, against the bare card."""
     name, load, length = "alone with a full share", _train(SHORT), WINDOW_NS // 2
     rates: list[float] = []
     for tenant in (None, 0):
-        stage.tenants((Share(1000),))
+        stage.tenants((Share(WHOLE),))
         pid = stage.start(tenant, *load).pid
         samples, cpu = _watch(stage, length)
         stage.stop()
         rates.append(share(samples[0], samples[-1], [pid]))
     bare, limited = rates
+    launch, longer = _time_launches(stage)
     return Result(
         name,
         [100],
         [round(limited, 2)],
         overhead_percent=round(100 * (1 - limited / bare), 2),
         arbiter_cpu_percent=round(cpu, 3),
+        launch_ns_bare=launch,
+        launch_ns_over_bare=longer,
         late_launches=stage.late_launches(),
     )
+
+
+def _time_launches(stage: Stage) -> tuple[float, float]:
+    """Medians, in nanoseconds: a bare launch, and the difference of a limited one measured right after it."""
+    pairs: list[tuple[int, int]] = []
+    for _ in range(_LAUNCH_PAIRS):
+        bare, limited = (_time_launch(stage, tenant) for tenant in (None, 0))
+        pairs.append((bare, limited))
+    return median(bare for bare, _ in pairs), median(limited - bare for bare, limited in pairs)
+
+
+def _time_launch(stage: Stage, tenant: int | None) -> int:
+    stage.tenants((Share(WHOLE),))
+    stage.start(tenant, "launches")
+    stage.begin()
+    return stage.stop()[0].p50_ns
 
 
 def run_latency(stage: Stage) -> Result:

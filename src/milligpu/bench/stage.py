@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from milligpu.agent.arbiter import Arbiter
+from milligpu.agent.arbiter import Arbiter, LeaseAccount
 from milligpu.agent.slots import divide
 from milligpu.agent.tenant import CUDA, NVML, Drivers, Tenant
 from milligpu.bench.shares import Clock, Sample
@@ -82,7 +82,7 @@ class Program:
     def kill(self) -> None:
         """Whatever it does."""
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 class Stage:
@@ -141,17 +141,25 @@ class Stage:
         folder.change(page)
         self._tenants[tenant] = (folder, page, number)
 
-    def charged(self, tenant: int) -> int:
-        """What the arbiter charged it, in nanoseconds."""
-        return self.arbiter.accounts(self._tenants[tenant][2])[0].charged_ns
+    def account(self, tenant: int) -> LeaseAccount:
+        """What the arbiter knows of it."""
+        return self.arbiter.accounts(self._tenants[tenant][2])[0]
 
-    def start(self, tenant: int | None, *load: str) -> Program:
-        """A program in a tenant; or without any limits, on the bare card."""
+    def folder(self, tenant: int) -> Path:
+        """What an arbiter needs to know of a tenant."""
+        return self._tenants[tenant][0].folder
+
+    def environment(self, tenant: int | None) -> dict[str, str]:
+        """Of programs in a tenant; or without any limits, on the bare card."""
         environment = {**os.environ, **client_environment(self._cards, os.environ)}
         if tenant is not None:
-            session = self._tenants[tenant][0].folder.parent
+            session = self.folder(tenant).parent
             environment["LD_LIBRARY_PATH"] = f"{session}:{environment['LD_LIBRARY_PATH']}"
-        program = Program(load, environment)
+        return environment
+
+    def start(self, tenant: int | None, *load: str) -> Program:
+        """A program of known load in a tenant, or on the bare card."""
+        program = Program(load, self.environment(tenant))
         self._programs.append(program)
         program.wait_ready()
         return program

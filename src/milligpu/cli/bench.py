@@ -43,6 +43,7 @@ def enforce(names: tuple[str, ...], output: Format) -> None:
         "P99 ALONE",
         "P99 BESIDE",
         "ARBITER CPU %",
+        "LAUNCH +NS",
     ]
     rows = [
         [
@@ -58,6 +59,7 @@ def enforce(names: tuple[str, ...], output: Format) -> None:
                     result.p99_ms_alone,
                     result.p99_ms_beside,
                     result.arbiter_cpu_percent,
+                    result.launch_ns_over_bare,
                 )
             ),
         ]

@@ -1,0 +1,150 @@
+"""Leases among real processes on a software GPU in modelled time, and what happens when one of them is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from milligpu.bench.shares import share
+from milligpu.bench.stage import Share, Stage, stage
+
+CLIENTS = Path(__file__).parent / "clients"
+TRAIN = ("train", "kernel=1000")
+WAIT_SECONDS = 60.0
+
+
+@pytest.fixture
+def scene() -> Iterator[Stage]:
+    with stage() as found:
+        yield found
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a client of these tests; all are killed in the end, with their children."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(name: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, str(CLIENTS / name), *arguments]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, **options)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+Spawn = Callable[..., subprocess.Popen[str]]
+
+
+def measure(scene: Stage, pids: Sequence[int], seconds: float) -> list[float]:
+    """What each of these processes has of the card from now on, in percent."""
+    first = scene.sample(time.monotonic_ns)
+    time.sleep(seconds)
+    last = scene.sample(time.monotonic_ns)
+    return [share(first, last, [pid]) for pid in pids]
+
+
+def wait_for_share(scene: Stage, pid: int, what: Callable[[float], bool]) -> None:
+    """Until what it has of the card in half a second is so."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not what(found := measure(scene, [pid], 0.5)[0]):
+        assert time.monotonic() < deadline, f"{found:.1f} % for too long"
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    found = process.stdout.readline()
+    assert found, f"{process.args} ended"
+    return found.strip()
+
+
+def test_tenants_of_a_killed_arbiter_run_in_their_slots_until_the_next_one_picks_them_up(
+    scene: Stage, spawn: Spawn
+) -> None:
+    scene.tenants((Share(300), Share(700)))
+    folders = [str(scene.folder(tenant)) for tenant in range(2)]
+    scene.arbiter.close()
+    arbiter = spawn("arbiter.py", *folders)
+    assert line(arbiter) == "ready"
+    pid = scene.start(0, *TRAIN).pid
+    scene.begin()
+    wait_for_share(scene, pid, lambda percent: percent > 60)  # idle time is everybody's
+
+    arbiter.kill()
+    arbiter.wait()
+    wait_for_share(scene, pid, lambda percent: percent < 40)
+    (alone,) = measure(scene, [pid], 3)
+    # Never faster than its slot, but for a kernel at its end; a busy machine may make it slower.
+    assert 3 < alone < 33
+
+    assert line(spawn("arbiter.py", *folders)) == "ready"
+    wait_for_share(scene, pid, lambda percent: percent > 60)
+
+
+def test_a_tenant_beside_others_keeps_to_its_own_slot_when_the_arbiter_is_killed(
+    scene: Stage, spawn: Spawn
+) -> None:
+    scene.tenants((Share(300), Share(500)))
+    scene.arbiter.close()
+    arbiter = spawn("arbiter.py", *(str(scene.folder(tenant)) for tenant in range(2)))
+    assert line(arbiter) == "ready"
+    pids = [scene.start(tenant, *TRAIN).pid for tenant in range(2)]
+    scene.begin()
+    wait_for_share(scene, pids[0], lambda percent: percent > 10)
+    arbiter.kill()
+    arbiter.wait()
+    # Together they had all of the card; in slots a fifth of it is nobody's.
+    wait_for_share(scene, pids[1], lambda percent: percent < 55)
+    first, second = measure(scene, pids, 3)
+    assert 3 < first < 33
+    assert 5 < second < 53
+
+
+def test_a_lease_holder_that_is_killed_frees_the_gpu_for_the_others(scene: Stage) -> None:
+    scene.tenants((Share(500), Share(500)))
+    # Its kernels are longer than a turn: it cannot hand over before one ends.
+    holder = scene.start(0, "train", "kernel=60000")
+    other = scene.start(1, *TRAIN)
+    scene.begin()
+    wait_for_share(scene, other.pid, lambda percent: percent > 5)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        assert time.monotonic() < deadline, "it never held the lease"
+        if scene.account(0).holding:
+            os.kill(holder.pid, signal.SIGSTOP)
+            if scene.account(0).holding:
+                break
+            os.kill(holder.pid, signal.SIGCONT)
+        time.sleep(0.001)
+    holder.kill()
+    wait_for_share(scene, other.pid, lambda percent: percent > 70)
+    account = scene.account(0)
+    # By its death, not by a deadline.
+    assert (account.wanting, account.holding, account.suspect) == (0, False, False)
+
+
+def test_a_forked_process_of_a_tenant_shares_its_lease(scene: Stage, spawn: Spawn) -> None:
+    scene.tenants((Share(500), Share(500)))
+    other = scene.start(1, *TRAIN).pid
+    twins = spawn("twins.py", env=scene.environment(0))
+    pids = [int(line(twins)) for _ in range(2)]
+    assert twins.pid in pids
+    scene.begin()
+    for pid in (*pids, other):
+        wait_for_share(scene, pid, lambda percent: percent > 3)
+    assert scene.account(0).wanting == 2
+    parent, child, beside = measure(scene, [*pids, other], 3)
+    # With a lease for each process the two would have two thirds.
+    assert 40 < 100 * (parent + child) / (parent + child + beside) < 60
+    assert min(parent, child) > 3
