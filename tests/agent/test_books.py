@@ -35,7 +35,7 @@ def refused(wish: Wish, held: list[Held]) -> set[Reason]:
     return {refusal.reason for refusal in answer.refusals}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 10_000), st.integers(1, 2)), max_size=12))
 def test_no_card_is_given_out_twice(wishes: list[tuple[int, int, int]]) -> None:
     held: list[Held] = []

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milligpu.model.gpu import Node
@@ -16,7 +16,7 @@ from milligpu.placement.score import POLICIES, Baseline, PolicyName
 from milligpu.placement.snapshot import Snapshot
 from tests.placement.clusters import Ledger, nodes, requests
 
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=40)
 _ARRAYS = ("cpu", "memory", "milli", "mib", "tenants", "open", "exclusion", "residue", "offered", "distinct")
 
 

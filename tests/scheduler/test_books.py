@@ -157,7 +157,7 @@ def test_a_nomination_that_kube_scheduler_takes_away_is_taken_back() -> None:
 _millis = st.sampled_from([200, 300, 600, 1000])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from("rcbdgxte"), _millis), max_size=60))
 def test_whatever_happens_no_card_is_promised_twice_and_nothing_leaks(steps: list[tuple[int, str, int]]) -> None:
     world = World(nodes=2, cards=2)

@@ -136,7 +136,7 @@ def env_pods() -> list[dict[str, Any]]:
     return [{"metadata": annotated, "spec": {"containers": [main], "initContainers": [{"name": "i", "env": env}]}}]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(data=st.data(), found=st.sampled_from([case.pod for case in CASES] + env_pods()), value=odd)
 def test_no_pod_however_broken_crashes_it(data: st.DataObject, found: dict[str, Any], value: Any) -> None:
     path = data.draw(st.sampled_from([path for path in places(found) if path]))
