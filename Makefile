@@ -26,7 +26,7 @@ test: install kubernetes ## all tests, those on a real Kubernetes included
 	@$(RUN) pytest
 
 .PHONY: test-fast
-test-fast: install ## the tests that need no Kubernetes; under two minutes
+test-fast: install ## the tests that need no Kubernetes
 	@$(RUN) pytest -m 'not e2e' -n $$(nproc) --dist worksteal -q
 
 .PHONY: lint
