@@ -92,7 +92,8 @@ def up(options: argparse.Namespace) -> None:
     )
     to_stderr("then:  kubectl get nodes")
     to_stderr("       kubectl apply -f examples/half-gpu.yaml")
-    to_stderr("       kubectl logs -f job/half-gpu")
+    to_stderr("       kubectl wait --for=condition=complete --timeout=2m job/half-gpu")
+    to_stderr("       kubectl logs job/half-gpu")
     remove = (
         "make cluster-down" if options.name == DEFAULT_NAME else f"python -m devcluster down --name {options.name}"
     )
