@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
@@ -14,6 +14,7 @@ from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
 from milligpu.model.units import Mib
+from milligpu.scheduler.teller import REASON
 from milligpu.wire.grant import decode_grant
 from milligpu.wire.inventory import encode_inventory
 
@@ -79,3 +80,13 @@ def overcommitted(given: Mapping[str, Grant] | Sequence[Grant], mib: int = CARD_
                 milli[share.gpu] += 1000 if share.whole else share.milli
                 memory[share.gpu] += mib if share.whole else share.mib
     return sorted({gpu for gpu in milli if milli[gpu] > 1000 or memory[gpu] > mib})
+
+
+def told(cluster: Cluster, namespace: str, name: str, reason: str = REASON) -> str:
+    """The last event with this reason about a pod."""
+    notes = [
+        event.message or ""
+        for event in list_in(cluster.client, Event, namespace)
+        if event.reason == reason and event.involvedObject.name == name
+    ]
+    return notes[-1] if notes else ""

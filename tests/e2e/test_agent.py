@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from lightkube.resources.core_v1 import Event, Pod
+from lightkube.resources.core_v1 import Pod
 
 from devcluster import images
-from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.platform import GpuNode, SchedulerService
 from devcluster.pods import pod, wait_for_phase
@@ -20,7 +19,7 @@ from milligpu.model import names
 from milligpu.model.gpu import State
 from milligpu.scheduler.config import second_scheduler
 from milligpu.softgpu.start import inject_fault
-from tests.e2e.scheduling import grants, overcommitted
+from tests.e2e.scheduling import grants, overcommitted, told
 
 pytestmark = pytest.mark.e2e
 
@@ -67,16 +66,6 @@ def gpu_node(real_cluster: Cluster) -> Iterator[GpuNode]:
 
 def log_of(cluster: Cluster, namespace: str, name: str) -> str:
     return "".join(cluster.client.log(name, namespace=namespace))
-
-
-def told(cluster: Cluster, namespace: str, name: str, reason: str = "GPUUnavailable") -> str:
-    """The last event with this reason about a pod."""
-    notes = [
-        event.message or ""
-        for event in list_in(cluster.client, Event, namespace)
-        if event.reason == reason and event.involvedObject.name == name
-    ]
-    return notes[-1] if notes else ""
 
 
 HOLD = (

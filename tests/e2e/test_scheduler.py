@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lightkube.resources.core_v1 import Event, Pod
+from lightkube.resources.core_v1 import Pod
 
-from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewKwokNodes
 from devcluster.platform import SchedulerService
 from devcluster.pods import node_name, wait_for_phase
 from devcluster.wait import until
 from milligpu.scheduler.config import second_scheduler
-from milligpu.scheduler.explain import REASON
-from tests.e2e.scheduling import gpu_nodes, grant_of, grants, overcommitted, share_pod
+from tests.e2e.scheduling import gpu_nodes, grant_of, grants, overcommitted, share_pod, told
 
 pytestmark = pytest.mark.e2e
 
@@ -98,13 +96,3 @@ def milligpu(cluster: Cluster, *arguments: str) -> str:
     done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def told(cluster: Cluster, namespace: str, name: str) -> str:
-    """The last event of ours about a pod."""
-    notes = [
-        event.message or ""
-        for event in list_in(cluster.client, Event, namespace)
-        if event.reason == REASON and event.involvedObject.name == name
-    ]
-    return notes[-1] if notes else ""
