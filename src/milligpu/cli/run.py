@@ -1,7 +1,6 @@
 """`milligpu run`: a command with a share of one of this machine's GPUs."""
 
 import os
-import signal
 import time
 
 import click
@@ -10,12 +9,11 @@ from milligpu.agent.client import Client
 from milligpu.agent.environment import session_environment
 from milligpu.agent.protocol import Granted, Take
 from milligpu.agent.wish import Wish, describe_share, share_request
+from milligpu.cli.become import become
 from milligpu.cli.shares import share_options
 from milligpu.model.errors import NoCapacity, Unavailable
 from milligpu.model.qos import PRIORITY_MAX, PRIORITY_MIN, Policy
 from milligpu.model.units import GPUS_MAX, WHOLE, Mib, Milli
-
-_NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -58,7 +56,7 @@ def command(
     granted = _wait(request, describe_share(wish.share), timeout)
     if granted.softgpu is not None:
         click.echo("milligpu: no GPU here; this is one in software", err=True)
-    return _become(argv, {**os.environ, **session_environment(granted, os.environ)})
+    return become(argv, {**os.environ, **session_environment(granted, os.environ)})
 
 
 def _wait(request: Take, described: str, timeout: float | None) -> Granted:
@@ -71,17 +69,3 @@ def _wait(request: Take, described: str, timeout: float | None) -> Granted:
     except TimeoutError:
         raise NoCapacity(f"{described} did not become free within {timeout:g} s") from None
     raise Unavailable("the agent gave no answer")
-
-
-def _become(argv: tuple[str, ...], environment: dict[str, str]) -> int:
-    """Replace this process; only what cannot be run comes back."""
-    # Python ignores it; a program that is started expects to be ended by a closed pipe.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        os.execvpe(argv[0], argv, environment)
-    except FileNotFoundError:
-        click.echo(f"error: {argv[0]}: no such command", err=True)
-        return _NOT_FOUND
-    except OSError as error:
-        click.echo(f"error: {argv[0]}: {error.strerror}", err=True)
-        return _NOT_RUNNABLE

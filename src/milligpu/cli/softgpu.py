@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from milligpu.cli.become import become
 from milligpu.cli.output import Format, format_option, show_data, show_table
 from milligpu.model.errors import BadRequest
 from milligpu.model.units import parse_size
@@ -27,8 +28,6 @@ from milligpu.softgpu.start import (
     start_daemon,
     stop_daemon,
 )
-
-_NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
 
 def _read_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
@@ -101,14 +100,7 @@ def exec_(devices: int | None, memory: int | None, model: str, speed: float, arg
     folder = Path(tempfile.mkdtemp(prefix="milligpu-softgpu-"))
     start_daemon(folder, places.cache, Fleet(devices, model, memory, speed), watch=os.getpid())
     environment = {**os.environ, **client_environment(folder, os.environ)}
-    try:
-        os.execvpe(argv[0], argv, environment)
-    except FileNotFoundError:
-        click.echo(f"error: {argv[0]}: no such command", err=True)
-        return _NOT_FOUND
-    except OSError as error:
-        click.echo(f"error: {argv[0]}: {error.strerror}", err=True)
-        return _NOT_RUNNABLE
+    return become(argv, environment)
 
 
 @command.command()
