@@ -50,15 +50,20 @@ def test_the_kubelets_record_names_the_holder_by_our_own_name(tmp_path: Path) ->
     ledger = Ledger(tmp_path / "ledger")
     init, main = ledger.promise("nvidia.com/vgpu", ["s1"]), ledger.promise("nvidia.com/vgpu", ["s1"])
     write_checkpoint(tmp_path, {"first": init, "main": main})
-    assert by_record(ledger.entries, read_checkpoint(tmp_path)) == {
+    assert by_record(ledger.entries, read_checkpoint(tmp_path) or ()) == {
         init.name: Holder("uid-1", "first"),
         main.name: Holder("uid-1", "main"),
     }
 
 
 def test_a_record_that_does_not_read_is_no_record(tmp_path: Path) -> None:
-    assert read_checkpoint(tmp_path) == []
+    assert read_checkpoint(tmp_path) is None
     (tmp_path / FILE).write_text('{"Data": 7}')
+    assert read_checkpoint(tmp_path) is None
+
+
+def test_a_record_of_nothing_is_a_record(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, {})
     assert read_checkpoint(tmp_path) == []
 
 

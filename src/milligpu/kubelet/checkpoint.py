@@ -42,12 +42,12 @@ class _File(msgspec.Struct):
     data: _Data = msgspec.field(name="Data")
 
 
-def read_checkpoint(folder: Path) -> list[Recorded]:
-    """Everything the kubelet remembers; empty when there is no such file or it does not read."""
+def read_checkpoint(folder: Path) -> list[Recorded] | None:
+    """Everything the kubelet remembers; None when there is no such file or it does not read."""
     try:
         found = msgspec.json.decode((folder / FILE).read_bytes(), type=_File)
     except (FileNotFoundError, msgspec.DecodeError):
-        return []
+        return None
     return [
         Recorded(entry.pod_uid, entry.container, entry.resource, _devices(entry.answer or b""))
         for entry in found.data.entries or []

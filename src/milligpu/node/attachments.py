@@ -51,6 +51,8 @@ class Attachments:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.held = {each.name: each for each in self._found()}
+        self._written: dict[str, LimitsPage] = {}
+        """The pages as we last wrote them; one of an agent before us is not among them."""
 
     def tenant(self, name: str) -> Tenant:
         """A container's pages."""
@@ -62,18 +64,20 @@ class Attachments:
             making = self._folder / (_UNFINISHED + attached.name)
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(mode=0o755)
-            write_safely(making / _RECORD, _encode(attached))
+            write_safely(making / _RECORD, _encode(attached), lasting=False)
             if not is_whole(attached):
                 self._make_tenant(making / _TENANT, attached)
             making.rename(self._folder / attached.name)
             self.held[attached.name] = attached
-            self._write_pages(but=attached.name)
-        write_safely(self._file(attached.name), document(attached.name, self._edits(attached)))
+            self._write_pages()
+        self._write_file(attached)
 
     def _make_tenant(self, folder: Path, attached: Attached) -> None:
         slots = self._slots({**self.held, attached.name: attached})[attached.name]
-        tenant = Tenant.make(folder, self._page(attached, slots), Drivers(DRIVER / CUDA, DRIVER / NVML), 0)
+        page = self._page(attached, slots)
+        tenant = Tenant.make(folder, page, Drivers(DRIVER / CUDA, DRIVER / NVML), 0)
         (tenant.folder / USAGE).chmod(_USAGE_MODE)
+        self._written[attached.name] = page
 
     def _page(self, attached: Attached, slots: Mapping[str, Slot]) -> LimitsPage:
         return limits_page(attached.tenancy.grant, shares(attached), slots, self._driver.contexts)
@@ -81,7 +85,7 @@ class Attachments:
     def resize(self, attached: Attached) -> None:
         """Another generation of its grant: written down first, so that after a crash the page follows."""
         self.held[attached.name] = attached
-        write_safely(self._folder / attached.name / _RECORD, _encode(attached))
+        write_safely(self._folder / attached.name / _RECORD, _encode(attached), lasting=False)
         self._write_pages()
 
     def detach(self, name: str) -> None:
@@ -91,17 +95,20 @@ class Attachments:
             going = self._folder / (_UNFINISHED + name)
             (self._folder / name).rename(going)
             shutil.rmtree(going, ignore_errors=True)
+            self._written.pop(name, None)
             self._write_pages()
 
-    def without_file(self) -> list[Attached]:
-        """Those whose CDI file is missing, as after a reboot or a crash at the worst moment."""
-        return [each for each in self.held.values() if not self._file(each.name).exists()]
-
-    def sweep_files(self, promised: set[str]) -> None:
-        """Remove CDI files of ours that nobody was promised."""
+    def restore(self) -> None:
+        """Let files and pages follow the records, whatever an agent that was killed, or a reboot, left of them."""
         for file in self._cdi.glob(f"{_CDI_PREFIX}*.json*"):
-            if file.name.removeprefix(_CDI_PREFIX).partition(".")[0] not in promised:
+            if file.name.removeprefix(_CDI_PREFIX).removesuffix(".json") not in self.held:
                 file.unlink(missing_ok=True)
+        self._write_pages()
+        for each in self.held.values():
+            self._write_file(each)
+
+    def _write_file(self, attached: Attached) -> None:
+        write_safely(self._file(attached.name), document(attached.name, self._edits(attached)), lasting=False)
 
     def _edits(self, attached: Attached) -> Edits:
         gpus = [share.gpu for share in shares(attached)]
@@ -109,12 +116,14 @@ class Attachments:
             return whole_edits(self._driver, gpus)
         return share_edits(self._driver, self._ours, gpus, self._folder / attached.name / _TENANT, USAGE)
 
-    def _write_pages(self, but: str = "") -> None:
+    def _write_pages(self) -> None:
         """Who comes or goes moves the slots of others."""
         slots = self._slots(self.held)
         for name, each in self.held.items():
-            if not is_whole(each) and name != but:
-                self.tenant(name).change(self._page(each, slots[name]))
+            page = None if is_whole(each) else self._page(each, slots[name])
+            if page is not None and self._written.get(name) != page:
+                self.tenant(name).change(page)
+                self._written[name] = page
 
     @staticmethod
     def _slots(held: Mapping[str, Attached]) -> dict[str, dict[str, Slot]]:

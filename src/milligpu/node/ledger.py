@@ -63,7 +63,7 @@ class Ledger:
         self._last += 1
         entry = Allocation(secrets.token_hex(_NAME_BYTES), self._last, resource, frozenset(slots))
         text = encode(_Entry(VERSION, entry.number, resource, sorted(entry.slots)))
-        write_safely(self._folder / (entry.name + _SUFFIX), text)
+        write_safely(self._folder / (entry.name + _SUFFIX), text, lasting=True)
         self._entries[entry.name] = entry
         return entry
 
@@ -73,14 +73,18 @@ class Ledger:
         self._entries.pop(name, None)
 
 
-def write_safely(path: Path, text: str) -> None:
-    """Put a file in place whole, so that neither a crash nor a reader ever meets half of it."""
+def write_safely(path: Path, text: str, *, lasting: bool) -> None:
+    """Put a file in place whole, so that neither a crash nor a reader ever meets half of it.
+
+    What must outlive a reboot is `lasting`: it is on the disk when this returns.
+    """
     fresh = path.with_name(f"{path.name}.tmp")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     with os.fdopen(descriptor, "w") as out:
         out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
+        if lasting:
+            out.flush()
+            os.fsync(out.fileno())
     fresh.rename(path)
 
 

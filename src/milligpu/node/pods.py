@@ -1,7 +1,7 @@
 """The pods of this node, as the API server has them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -31,7 +31,7 @@ def view_of(pod: Pod) -> PodView:
 
 
 class NodePods:
-    """Follows the pods of one node; `known` is by uid and empty until the first list has come."""
+    """Follows the pods of one node, by uid."""
 
     def __init__(self, api: Api, node: str, changed: Callable[[], None]) -> None:
         self._api = api
@@ -39,33 +39,46 @@ class NodePods:
         self._watch = Watch(api, "/api/v1/pods", Pod, fields=self._fields)
         self._list = msgspec.json.Decoder(Listed[Pod])
         self._changed = changed
-        self.known: dict[str, PodView] = {}
+        self.watched: dict[str, PodView] = {}
+        """As the watch has them."""
+        self._ahead: dict[str, PodView] = {}
         self.listed = asyncio.Event()
-        """Set when `known` is complete: until then nobody is gone."""
+        """Set when the watch has shown all: until then nobody is gone."""
+
+    @property
+    def known(self) -> dict[str, PodView]:
+        """All of them, those included that the watch has yet to show."""
+        return self._ahead | self.watched
 
     async def follow(self) -> None:
         """Until cancelled."""
         async for news in self._watch.follow():
             match news:
                 case All(items):
-                    self.known = {pod.metadata.uid: view_of(pod) for pod in items}
+                    self.watched = {pod.metadata.uid: view_of(pod) for pod in items}
                     self.listed.set()
                 case Changes(items):
                     for kind, pod in items:
                         if kind == "DELETED":
-                            self.known.pop(pod.metadata.uid, None)
+                            self.watched.pop(pod.metadata.uid, None)
                         else:
-                            self.known[pod.metadata.uid] = view_of(pod)
+                            self.watched[pod.metadata.uid] = view_of(pod)
             self._changed()
 
-    async def refresh(self) -> bool:
-        """Ask for pods that the watch has yet to show; whether the API server answered."""
+    async def look(self, missing: Collection[str]) -> bool:
+        """Ask for pods that the watch has yet to show; whether the API server answered.
+
+        The answer counts until the next look only: the watch may be ahead of it and say no more of a pod.
+        """
+        self._ahead = {}
+        if not missing:
+            return True
         try:
             text = await self._api.get(f"/api/v1/pods?fieldSelector={self._fields}")
         except Unavailable:
             return False
-        for pod in self._list.decode(text).items:
-            self.known.setdefault(pod.metadata.uid, view_of(pod))
+        found = (pod for pod in self._list.decode(text).items if pod.metadata.uid in missing)
+        self._ahead = {pod.metadata.uid: view_of(pod) for pod in found}
         return True
 
     def by_name(self) -> dict[tuple[str, str], frozenset[str]]:

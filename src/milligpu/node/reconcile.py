@@ -90,17 +90,15 @@ class Reconciler:
                 await asyncio.wait_for(self._wake.wait(), wait_s)
 
     async def _recover(self) -> None:
-        self._attachments.sweep_files({entry.name for entry in self._ledger.entries})
-        for each in self._attachments.without_file():
-            self._attachments.attach(each)
+        self._attachments.restore()
         for each in self._attachments.held.values():
             self._leases.add(each, self._attachments)
 
     async def _once(self) -> float:
         """One look; how long until the next one is due by itself."""
         await self._find_holders()
-        unknown = {holder.uid for holder in self._holders.values()} - self._pods.known.keys()
-        certain = await self._pods.refresh() if unknown else True
+        unknown = self._uids() - self._pods.watched.keys()
+        certain = await self._pods.look(unknown)
         view = self._view(unknown, certain)
         todo = plan(view)
         self._do(todo)
@@ -135,16 +133,17 @@ class Reconciler:
             self._unclaimed.clear()
             return
         recorded = read_checkpoint(self._settings.device_plugins)
-        self._holders |= by_record(open_ones, recorded)
+        self._holders |= by_record(open_ones, recorded or ())
         left = [entry for entry in open_ones if entry.name not in self._holders]
-        if left and not recorded:
+        if left and recorded is None:
             try:
                 self._holders |= by_slots(left, await self._resources.held(), self._pods.by_name())
             except Unavailable as error:
                 log.info("the kubelet does not say who holds what", error=error.message)
-        self._forget_unclaimed([entry for entry in left if entry.name not in self._holders], bool(recorded))
+        left = [entry for entry in left if entry.name not in self._holders]
+        self._forget_unclaimed(left, certain=recorded is not None)
 
-    def _forget_unclaimed(self, left: Sequence[Allocation], certain: bool) -> None:
+    def _forget_unclaimed(self, left: Sequence[Allocation], *, certain: bool) -> None:
         now = self._now()
         self._unclaimed = {entry.name: self._unclaimed.get(entry.name, now) for entry in left}
         for name, since in self._unclaimed.items():
