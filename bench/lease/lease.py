@@ -18,6 +18,7 @@ STEP = 20 * US
 NEVER = (1 << 63) - 1
 FIXED, EQUAL, BEST_EFFORT = 1, 2, 3
 HEARTBEAT_OLD = 200 * MS
+RUNNING_ON = 250 * MS
 
 
 @dataclass(slots=True)
@@ -29,10 +30,12 @@ class Library:
     estimates: native.Estimates = field(default_factory=native.Estimates)
     gaps: native.Gaps = field(default_factory=native.Gaps)
     member: native.Member = field(default_factory=native.Member)
-    running: deque[int] = field(default_factory=deque[int])
+    running: deque[tuple[int, bool]] = field(default_factory=deque[tuple[int, bool]])
+    """Of each piece: its estimate, and whether that is only a guess."""
     ended: int | None = None
     blocked: bool = False
     said: tuple[int, int] | None = None
+    said_at: int = 0
     foretold: int = 0
     silent: bool = False
     look_at: int = NEVER
@@ -121,19 +124,25 @@ class Lease:
     def launched(self, process: Process) -> None:
         library = self._libraries[process]
         estimate = self._estimate(library)
+        unknown = not self.core.pace_known(ctypes.byref(library.estimates), 1)
         if not library.pace.pieces:
             library.pace.since = self._clock.now
-        library.running.append(estimate)
+        library.pace.latest = self._clock.now
+        library.running.append((estimate, unknown))
         library.pace.pieces += 1
+        library.pace.unknown += unknown
         library.pace.estimate += estimate
-        library.pace.oldest = library.running[0]
+        library.pace.oldest = library.running[0][0]
         self._look_later(library, self._clock.now + STEP)
 
     def ended(self, process: Process, duration: int) -> None:
         library = self._libraries[process]
+        estimate, unknown = library.running.popleft()
         library.pace.pieces -= 1
-        library.pace.estimate -= library.running.popleft()
-        library.pace.oldest = library.running[0] if library.running else 0
+        library.pace.unknown -= unknown
+        library.pace.estimate -= estimate
+        library.pace.excess += max(0, duration - estimate)
+        library.pace.oldest = library.running[0][0] if library.running else 0
         library.pace.since = self._clock.now
         self.core.pace_learn(ctypes.byref(library.estimates), 1, 1, float(duration))
         if not library.pace.pieces and not library.blocked:
@@ -173,6 +182,8 @@ class Lease:
         now, flags = self._clock.now, self._words[library.process.tenant.number].flags
         if library.blocked or now >= self._until(library) or library.pace.estimate < 2 * native.OVERLAP:
             return NEVER
+        if self.core.pace_uncertain(ctypes.byref(library.pace), now):
+            return NEVER
         if not (flags & native.CONTENDED and self.core.pace_soon(ctypes.byref(library.gaps))):
             return NEVER
         left = self.core.pace_left(ctypes.byref(library.pace), now)
@@ -188,8 +199,10 @@ class Lease:
         generation = self._words[library.process.tenant.number].generation & 0xFFFFFFFF
         said = library.said
         foretold = said is not None and said[1] == generation and said[0] & native.NEAR and said[0] & native.ACTIVE
+        if self.core.pace_uncertain(ctypes.byref(library.pace), now):
+            return self._say_running_on(library, until, foretold=bool(foretold))
         if not foretold and max(end, until) - now > native.OVERLAP:
-            return max(end, until) - native.OVERLAP
+            return min(max(end, until) - native.OVERLAP, self._say_running_on(library, until, foretold=False))
         if library.pace.pieces:
             if not foretold:
                 library.foretold = end
@@ -198,6 +211,15 @@ class Lease:
             ended = now if not foretold else library.ended or library.pace.since
             self._say(library, native.ACTIVE | native.NEAR | native.DRAINED, ended)
         return now + STEP
+
+    def _say_running_on(self, library: Library, until: int, *, foretold: bool) -> int:
+        now = self._clock.now
+        if now < until and not foretold:
+            return NEVER
+        if now - library.said_at > RUNNING_ON:
+            library.said = None
+        self._say(library, native.ACTIVE, now)
+        return now + RUNNING_ON
 
     def _say_idle(self, library: Library) -> None:
         now, ended = self._clock.now, library.ended
@@ -220,6 +242,7 @@ class Lease:
         if library.said == (state, generation) or library.silent:
             return
         library.said = (state, generation)
+        library.said_at = self._clock.now
         message = native.Message(0, state, 0, generation, stamp)
 
         def hear() -> None:

@@ -66,6 +66,8 @@ class Tenant(ctypes.Structure):
         ("near", ctypes.c_uint32),
         ("drained", ctypes.c_uint32),
         ("ends", ctypes.c_int64),
+        ("left_at", ctypes.c_int64),
+        ("spoke_at", ctypes.c_int64),
     )
 
 
@@ -76,11 +78,10 @@ class Gpu(ctypes.Structure):
         ("accounts", Accounts),
         ("tenants", Tenant * TENANTS),
         ("holder", ctypes.c_int),
-        ("draining", ctypes.c_int),
         ("left", ctypes.c_int),
-        ("left_at", ctypes.c_int64),
         ("lender", ctypes.c_int),
         ("parked", ctypes.c_int),
+        ("late", ctypes.c_uint64),
         ("until", ctypes.c_int64),
         ("charge_from", ctypes.c_int64),
         ("decide_at", ctypes.c_int64),
@@ -119,11 +120,14 @@ class Pace(ctypes.Structure):
 
     _fields_ = (
         ("pieces", ctypes.c_uint32),
+        ("unknown", ctypes.c_uint32),
         ("estimate", ctypes.c_int64),
         ("oldest", ctypes.c_int64),
         ("since", ctypes.c_int64),
+        ("latest", ctypes.c_int64),
         ("frame", ctypes.c_int64),
         ("credit", ctypes.c_int64),
+        ("excess", ctypes.c_int64),
     )
 
 
@@ -136,15 +140,15 @@ class Gaps(ctypes.Structure):
 class Estimates(ctypes.Structure):
     """`struct pace_estimates`."""
 
-    _fields_ = (("kinds", ctypes.c_byte * (1024 * 32)),)
+    _fields_ = (("learnt", ctypes.c_uint64), ("kinds", ctypes.c_byte * (512 * 4 * 40)))
 
 
 @cache
 def core() -> ctypes.CDLL:
     """The library, its functions described."""
     loaded = ctypes.CDLL(str(library("libmilligpu-arbiter.so")))
-    mirrored = [ctypes.sizeof(each) for each in (Account, Tenant, Gpu, Member, Message)]
-    if list((ctypes.c_uint32 * 5).in_dll(loaded, "lease_sizes")) != mirrored:
+    mirrored = [ctypes.sizeof(each) for each in (Account, Tenant, Gpu, Member, Message, Pace, Estimates)]
+    if list((ctypes.c_uint32 * len(mirrored)).in_dll(loaded, "lease_sizes")) != mirrored:
         raise TypeError(f"the structures of native/lease have other sizes than {mirrored}")
     integer, number, address = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
     loaded.lease_choose.argtypes = (address, number, integer, number, address)
@@ -160,9 +164,13 @@ def core() -> ctypes.CDLL:
     loaded.lease_gpu_timer.argtypes = (address, number)
     loaded.lease_gpu_settle.argtypes = (address, number)
     loaded.lease_gpu_due.restype = number
-    loaded.pace_estimate.argtypes = (address, address, ctypes.c_uint64)
+    loaded.pace_estimate.argtypes = (address, ctypes.c_uint64, ctypes.c_uint64)
     loaded.pace_estimate.restype = number
-    loaded.pace_learn.argtypes = (address, address, ctypes.c_uint64, ctypes.c_double)
+    loaded.pace_known.argtypes = (address, ctypes.c_uint64)
+    loaded.pace_learn.argtypes = (address, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double)
+    loaded.pace_uncertain.argtypes = (address, number)
+    loaded.pace_key.argtypes = (address, ctypes.c_uint64)
+    loaded.pace_key.restype = ctypes.c_uint64
     loaded.pace_left.argtypes = (address, number)
     loaded.pace_left.restype = number
     loaded.pace_look_at.argtypes = (address, number)

@@ -2,6 +2,7 @@
 #pragma once
 #include "enforce.h"
 #include "lease.h"
+#include "pace.h"
 
 /* Below this a copy is cheaper than arbitrating it: 64 KiB take 5 us of a PCIe 3 link, and no tenant can keep a copy
  * engine busy with copies that cost it a call each. */
@@ -9,21 +10,22 @@ enum { MOVE_THRESHOLD = 64 << 10 };
 
 struct move {
     int gpu; /* -1: too small to count */
-    uint64_t bytes;
+    struct lease_work work;
 };
 
-static inline struct move move_begin(uint64_t bytes)
+/* `function`: its entry in the driver's table. Copies to the card, from it and on it differ in speed. */
+static inline struct move move_begin(const void *function, uint64_t bytes)
 {
-    struct move move = {bytes >= MOVE_THRESHOLD ? current_gpu() : -1, bytes};
+    struct move move = {bytes >= MOVE_THRESHOLD ? current_gpu() : -1, {pace_key(function, bytes), bytes, 0, 0, 0}};
     if (move.gpu >= 0)
-        lease_enter((unsigned)move.gpu, &cudaapi_real, bytes);
+        lease_enter((unsigned)move.gpu, &move.work);
     return move;
 }
 
 static inline CUresult move_end(struct move move, CUstream stream, CUresult status)
 {
     if (move.gpu >= 0)
-        lease_leave((unsigned)move.gpu, &cudaapi_real, move.bytes, stream, status == CUDA_SUCCESS);
+        lease_leave((unsigned)move.gpu, &move.work, stream, status == CUDA_SUCCESS);
     return status;
 }
 

@@ -61,7 +61,7 @@ def _wrapper(function: Function, size: str) -> str:
         stream = f"{stream} ? {stream} : CU_STREAM_PER_THREAD" if stream != "0" else "CU_STREAM_PER_THREAD"
     return (
         f"API {function.symbol}({_text(function)})\n{{\n"
-        f"    struct move move = move_begin({size});\n"
+        f"    struct move move = move_begin(&cudaapi_real.{function.symbol}, {size});\n"
         f"    return move_end(move, {stream}, cudaapi_real.{function.symbol}({arguments}));\n}}\n"
     )
 

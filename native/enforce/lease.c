@@ -25,11 +25,13 @@ struct gate {
     int asleep;     /* and sleeps by the bell */
     int64_t entered; /* when the last thread was let in */
     unsigned entering, waiting; /* threads between enter and leave, threads that wait in enter */
+    unsigned unknown; /* of the entering ones: with work of an unknown kind */
     struct outstanding work;
     struct pace_gaps gaps;
     /* What the arbiter was last told. */
     unsigned said, said_number;
     uint32_t said_generation;
+    int64_t said_at;
     int64_t foretold; /* when the work was to end */
 };
 
@@ -91,6 +93,7 @@ static void say(struct gate *gate, unsigned state, uint32_t generation, int64_t 
     gate->said_number = link_say(&message);
     gate->said = state;
     gate->said_generation = generation;
+    gate->said_at = clock_now();
 }
 
 static int said_active(const struct gate *gate) { return gate->said & LEASE_ACTIVE && gate->said_number; }
@@ -100,14 +103,39 @@ static int said_near(const struct gate *gate, uint32_t generation) {
            gate->said_number == link_number();
 }
 
+/* The work does not end now, or nobody knows when. After the lease the arbiter hears that it runs on, and then from time
+ * to time that somebody is still there to see its end. Returns when to look again. */
+static int64_t say_running_on(struct gate *gate, const struct lease *lease, int64_t now) {
+    if (now < lease->until && !said_near(gate, lease->generation)) return INT64_MAX;
+    if (now - gate->said_at > LEASE_RUNNING_ON_NS) gate->said = 0;
+    say(gate, LEASE_ACTIVE, lease->generation, now);
+    return now + LEASE_RUNNING_ON_NS;
+}
+
+/* With the driver, or on the GPU for nobody knows how long. */
+static int uncertain(const struct gate *gate, int64_t now) {
+    return gate->entering || pace_uncertain(&gate->work.pace, now);
+}
+
+/* When to look again for those who wait for that. */
+static int64_t look_at(const struct gate *gate, int64_t now) {
+    int64_t again = pace_look_at(&gate->work.pace, now), step = (now - gate->entered) / 16;
+    if (!gate->entering) return again;
+    if (step < STEP_NS) step = STEP_NS;
+    return again < now + step ? again : now + step;
+}
+
 /* The end of the lease, or of what may be launched in it: tells when it is near and when the work will be done; and
  * when it is done, unless that was foretold. Returns when to look again. */
 static int64_t say_end(struct gate *gate, const struct lease *lease, int64_t now) {
     int64_t end = now + pace_left(&gate->work.pace, now), near = end > lease->until ? end : lease->until;
-    int busy = gate->work.pace.pieces || gate->entering;
     int foretold = said_near(gate, lease->generation);
-    if (!foretold && near - now > LEASE_OVERLAP_NS) return near - LEASE_OVERLAP_NS;
-    if (busy) {
+    if (uncertain(gate, now)) return say_running_on(gate, lease, now);
+    if (!foretold && near - now > LEASE_OVERLAP_NS) {
+        int64_t again = say_running_on(gate, lease, now);
+        return again < near - LEASE_OVERLAP_NS ? again : near - LEASE_OVERLAP_NS;
+    }
+    if (gate->work.pace.pieces) {
         if (foretold) return now + STEP_NS;
         gate->foretold = end;
         say(gate, LEASE_ACTIVE | LEASE_NEAR, lease->generation, end);
@@ -136,7 +164,7 @@ static int64_t say_idle(struct gate *gate, const struct lease *lease, int64_t no
 /* A program that waits for each result and then soon comes back: tells of the gap shortly before it. */
 static int64_t say_gap(struct gate *gate, const struct lease *lease, int64_t now) {
     int64_t left = pace_left(&gate->work.pace, now);
-    if (gate->entering || gate->waiting || now >= lease->until || gate->work.pace.estimate < 2 * LEASE_OVERLAP_NS ||
+    if (uncertain(gate, now) || gate->waiting || now >= lease->until || gate->work.pace.estimate < 2 * LEASE_OVERLAP_NS ||
         !(lease->flags & LEASE_CONTENDED) || !pace_soon(&gate->gaps))
         return INT64_MAX;
     if (left > LEASE_OVERLAP_NS) return now + left - LEASE_OVERLAP_NS;
@@ -172,7 +200,7 @@ static int64_t keeper_look(struct gate *gate, struct lease *lease) {
         return INT64_MAX;
     }
     int64_t when = say_end(gate, lease, now), gap = say_gap(gate, lease, now);
-    int64_t again = pace_look_at(&gate->work.pace, now);
+    int64_t again = look_at(gate, now);
     if (gap < again) again = gap;
     if (gate->work.pace.pieces && now >= lease->until && now + DRAIN_STEP_NS < again) again = now + DRAIN_STEP_NS;
     return when < again ? when : again;
@@ -235,6 +263,10 @@ void lease_start(const struct mg_limits_page *limits, const char *folder, const 
 static enum pace_verdict ask(struct gate *gate, const struct lease *lease, int64_t now, int64_t estimate,
                              int64_t *when) {
     const struct mg_gpu_limits *words = &page->gpus[gate->gpu];
+    if (gate->unknown) {
+        *when = look_at(gate, now);
+        return PACE_FULL;
+    }
     if (lease->alive) return pace_gate(&gate->work.pace, now, lease->until, lease->flags, estimate, when);
     return pace_slot(&gate->work.pace, now, words->slot_start_us, words->slot_length_us, estimate, when);
 }
@@ -248,7 +280,7 @@ static void wait_exactly(const uint32_t *word, uint32_t value, int64_t deadline)
 }
 
 /* Called and returns with the lock; returns the time. */
-static int64_t wait_for_turn(struct gate *gate, int64_t estimate) {
+static int64_t wait_for_turn(struct gate *gate, struct lease_work *work) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     driver->capture_mode(&mode);
     gate->waiting++;
@@ -257,7 +289,8 @@ static int64_t wait_for_turn(struct gate *gate, int64_t estimate) {
         now = clock_now();
         outstanding_look(&gate->work, now, 0);
         struct lease lease = read_lease(gate, now);
-        enum pace_verdict verdict = ask(gate, &lease, now, estimate, &when);
+        work->estimate = pace_estimate(&gate->work.estimates, work->key, work->bytes); /* something may be learnt */
+        enum pace_verdict verdict = ask(gate, &lease, now, work->estimate, &when);
         if (verdict == PACE_GO) break;
         if (verdict == PACE_OUTSIDE) {
             if (now >= lease.until || !gate->work.pace.pieces) say_end(gate, &lease, now);
@@ -272,34 +305,34 @@ static int64_t wait_for_turn(struct gate *gate, int64_t estimate) {
     return now;
 }
 
-void lease_enter(unsigned gpu, const void *key, uint64_t bytes) {
+void lease_enter(unsigned gpu, struct lease_work *work) {
     struct gate *gate = &gates[gpu];
     gate_lock(gate);
     open_gate(gate);
-    int64_t when, now = clock_now(), estimate = pace_estimate(&gate->work.estimates, key, bytes);
+    int64_t when, now = clock_now();
+    work->estimate = pace_estimate(&gate->work.estimates, work->key, work->bytes);
     if (gate->work.ended) {
         pace_gap(&gate->gaps, now - gate->work.ended);
         gate->work.ended = 0;
     }
     struct lease lease = read_lease(gate, now);
-    if (ask(gate, &lease, now, estimate, &when) != PACE_GO) now = wait_for_turn(gate, estimate);
+    if (ask(gate, &lease, now, work->estimate, &when) != PACE_GO) now = wait_for_turn(gate, work);
     if (!said_active(gate)) say(gate, LEASE_ACTIVE, read_lease(gate, now).generation, now);
+    work->unknown = !pace_known(&gate->work.estimates, work->key);
     gate->entering++;
-    gate->entered = now;
+    gate->unknown += (unsigned)work->unknown;
+    gate->entered = work->entered = now;
     gate_unlock(gate);
 }
 
-void lease_leave(unsigned gpu, const void *key, uint64_t bytes, CUstream stream, int launched) {
+void lease_leave(unsigned gpu, const struct lease_work *work, CUstream stream, int launched) {
     struct gate *gate = &gates[gpu];
     gate_lock(gate);
     gate->entering--;
+    gate->unknown -= (unsigned)work->unknown;
     if (!gate->keeper) start_keeper(gate);
-    if (launched) {
-        int64_t estimate = pace_estimate(&gate->work.estimates, key, bytes);
-        outstanding_add(&gate->work, key, bytes, estimate, stream, gate->entered);
-    } else if (!gate->work.pace.pieces) {
-        gate->work.ended = clock_now();
-    }
+    if (launched) outstanding_add(&gate->work, work, stream);
+    else if (!gate->work.pace.pieces) gate->work.ended = clock_now();
     ring(gate);
     gate_unlock(gate);
 }

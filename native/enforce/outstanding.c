@@ -56,6 +56,12 @@ static void settle(struct outstanding *all) {
     all->pace.oldest = running->pieces ? running->estimate : 0;
 }
 
+static void subtract(struct outstanding *all, const struct batch *batch) {
+    all->pace.pieces -= batch->pieces;
+    all->pace.unknown -= batch->unknown;
+    all->pace.estimate -= batch->estimate;
+}
+
 static void close_batch(struct outstanding *all) {
     if (all->count == BATCHES) return; /* it stays open, and goes on growing */
     struct batch *before = newest(all);
@@ -63,44 +69,44 @@ static void close_batch(struct outstanding *all) {
     all->open.pieces = 0;
     batch.follows = before && before->stream == batch.stream && before->event &&
                     all->driver->event_query(before->event) == CUDA_ERROR_NOT_READY;
-    if (mark_end(all, &batch)) {
-        all->pace.pieces -= batch.pieces;
-        all->pace.estimate -= batch.estimate;
-        return;
-    }
-    all->ring[(all->first + all->count++) % BATCHES] = batch;
+    if (mark_end(all, &batch)) subtract(all, &batch);
+    else all->ring[(all->first + all->count++) % BATCHES] = batch;
 }
 
-static void count_piece(struct batch *batch, const void *key, uint64_t count, int64_t estimate) {
+static void count_piece(struct batch *batch, const struct lease_work *work) {
+    uint64_t count = work->bytes ? work->bytes : 1;
     for (unsigned i = 0; i < batch->kinds; i++) {
-        if (batch->of[i].key != key) continue;
+        if (batch->of[i].key != work->key) continue;
         batch->of[i].count += count;
-        batch->of[i].estimate += estimate;
+        batch->of[i].estimate += work->estimate;
         return;
     }
-    batch->of[batch->kinds].key = key;
+    batch->of[batch->kinds].key = work->key;
     batch->of[batch->kinds].count = count;
-    batch->of[batch->kinds++].estimate = estimate;
+    batch->of[batch->kinds++].estimate = work->estimate;
 }
 
-void outstanding_add(struct outstanding *all, const void *key, uint64_t bytes, int64_t estimate, CUstream stream,
-                     int64_t now) {
+void outstanding_add(struct outstanding *all, const struct lease_work *work, CUstream stream) {
     struct batch *open = &all->open;
-    if (open->pieces && open->stream != stream) close_batch(all);
-    if (!open->pieces) *open = (struct batch){.stream = stream, .submitted = now, .seen_running = now};
-    if (!all->pace.pieces) all->pace.since = now;
+    if (open->pieces && (open->stream != stream || work->unknown)) close_batch(all);
+    if (!open->pieces) *open = (struct batch){.stream = stream, .submitted = work->entered, .seen_running = work->entered};
+    if (!all->pace.pieces) all->pace.since = work->entered;
+    all->pace.latest = work->entered;
     all->ended = 0;
     open->pieces++;
-    open->estimate += estimate;
+    open->unknown += work->unknown;
+    open->estimate += work->estimate;
     all->pace.pieces++;
-    all->pace.estimate += estimate;
-    count_piece(open, key, bytes ? bytes : 1, estimate);
-    if (open->estimate >= BATCH_NS || open->kinds == BATCH_KINDS) close_batch(all);
+    all->pace.unknown += work->unknown;
+    all->pace.estimate += work->estimate;
+    count_piece(open, work);
+    if (open->estimate >= BATCH_NS || open->unknown || open->kinds == BATCH_KINDS) close_batch(all);
     settle(all);
 }
 
 /* How long it ran, or 0 when that is not known. Between two events the driver knows. What did not follow other work
- * began when it was submitted, and its end may have been seen in time; and no work runs longer than since then. */
+ * began when it was submitted, and its end may have been seen in time; and no work runs longer than since then, which is
+ * better than knowing nothing. */
 static int64_t measure(struct outstanding *all, const struct batch *batch, int64_t now, int fresh) {
     float milliseconds;
     if (batch->event && batch->follows && all->last.event && all->last.context == batch->context &&
@@ -109,7 +115,7 @@ static int64_t measure(struct outstanding *all, const struct batch *batch, int64
     int64_t longest = now - batch->submitted;
     if (batch->event && !batch->follows && now - batch->seen_running <= most(SEEN_LATE_NS, longest / 50))
         return longest;
-    if (longest < batch->estimate) return longest;
+    if (batch->unknown || longest < batch->estimate) return longest;
     /* Much longer than thought, and nobody watched: the next one gets an event. */
     return fresh && !batch->event && longest > 4 * batch->estimate ? BATCH_NS : 0;
 }
@@ -125,12 +131,12 @@ static void forget_first(struct outstanding *all, int64_t now, int fresh) {
     struct batch *batch = &all->ring[all->first];
     int64_t ran = measure(all, batch, now, fresh);
     learn(all, batch, ran);
+    all->pace.excess += most(0, ran - batch->estimate);
     give_event(all, all->last.event, all->last.context);
     all->last.event = batch->event;
     all->last.context = batch->context;
     all->pace.since = ran ? most(batch->seen_running, least(now, all->pace.since + ran)) : now;
-    all->pace.pieces -= batch->pieces;
-    all->pace.estimate -= batch->estimate;
+    subtract(all, batch);
     all->first = (all->first + 1) % BATCHES;
     all->count--;
 }
@@ -147,8 +153,7 @@ void outstanding_look(struct outstanding *all, int64_t now, int fresh) {
     while (all->count && has_ended(all, &all->ring[all->first], now)) forget_first(all, now, fresh);
     if (!all->count && all->open.pieces && (fresh || has_ended(all, &all->open, now))) {
         if (fresh) learn(all, &all->open, measure(all, &all->open, now, fresh));
-        all->pace.pieces -= all->open.pieces;
-        all->pace.estimate -= all->open.estimate;
+        subtract(all, &all->open);
         all->open.pieces = 0;
     }
     if (!all->pace.pieces) all->ended = now;

@@ -17,13 +17,13 @@ struct batch {
     CUcontext context;
     CUstream stream;
     int follows; /* the batch before it was on the same stream and not done: it began when that one ended */
-    uint32_t pieces;
+    uint32_t pieces, unknown;
     int64_t estimate;
     int64_t submitted;
     int64_t seen_running; /* when it was last found not done */
     unsigned kinds;
     struct {
-        const void *key;
+        uint64_t key;
         uint64_t count;
         int64_t estimate;
     } of[BATCH_KINDS];
@@ -41,9 +41,8 @@ struct outstanding {
     int64_t ended; /* when the last of it ended; 0 while there is some */
 };
 
-/* One piece was launched at `now`. */
-void outstanding_add(struct outstanding *all, const void *key, uint64_t bytes, int64_t estimate, CUstream stream,
-                     int64_t now);
+/* One piece was launched, when it had been let in. */
+void outstanding_add(struct outstanding *all, const struct lease_work *work, CUstream stream);
 
 /* Forget what has ended. `fresh`: the caller just waited for it, so that it ended now and not long ago. */
 void outstanding_look(struct outstanding *all, int64_t now, int fresh);

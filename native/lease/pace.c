@@ -22,18 +22,48 @@
  * often in a row. */
 #define LONGER_MOST 1.25
 #define LONGER_ROW 5
+/* And what is longer than this is another kind of work under the same name, until that is settled. */
+#define LONGER_FAR 4
+/* Work that should have ended this long ago, and a quarter of its time, may take any time: a slice of another context
+ * in between is no surprise. */
+#define SURPRISE INT64_C(2000000)
+/* Something may be launched behind it all the same after this long: it may be what the running work waits for. */
+#define STUCK INT64_C(1000000000)
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static unsigned place(const void *key) {
-    return (unsigned)(((uintptr_t)key * UINT64_C(0x9E3779B97F4A7C15)) >> 48) % PACE_KINDS;
+uint64_t pace_key(const void *what, uint64_t size) {
+    uint64_t magnitude = size > 1 ? (uint64_t)(64 - __builtin_clzll(size)) : 1;
+    return (uint64_t)(uintptr_t)what ^ magnitude << 56;
 }
 
-int64_t pace_estimate(const struct pace_estimates *estimates, const void *key, uint64_t bytes) {
-    const struct pace_kind *kind = &estimates->kinds[place(key)];
-    if (kind->key != key) return bytes ? (int64_t)(bytes / PACE_BYTES_PER_NS) : PACE_UNKNOWN_NS;
+static unsigned place(uint64_t key) { return (unsigned)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 40) % PACE_SETS; }
+
+static const struct pace_kind *find(const struct pace_estimates *estimates, uint64_t key) {
+    const struct pace_kind *set = estimates->kinds[place(key)];
+    for (int way = 0; way < PACE_WAYS; way++)
+        if (set[way].key == key) return &set[way];
+    return 0;
+}
+
+int pace_known(const struct pace_estimates *estimates, uint64_t key) {
+    const struct pace_kind *kind = find(estimates, key);
+    return kind && (!kind->row || kind->longer <= kind->duration * LONGER_FAR + (double)SURPRISE);
+}
+
+int64_t pace_estimate(const struct pace_estimates *estimates, uint64_t key, uint64_t bytes) {
+    const struct pace_kind *kind = find(estimates, key);
+    if (!kind) return bytes ? (int64_t)(bytes / PACE_BYTES_PER_NS) : PACE_UNKNOWN_NS;
     return (int64_t)(bytes ? kind->duration * (double)bytes : kind->duration);
+}
+
+/* A free place of its set, or that of the kind that was not met for the longest time. */
+static struct pace_kind *make_room(struct pace_estimates *estimates, uint64_t key) {
+    struct pace_kind *set = estimates->kinds[place(key)], *oldest = set;
+    for (int way = 1; way < PACE_WAYS; way++)
+        if (set[way].used < oldest->used) oldest = &set[way];
+    return oldest;
 }
 
 /* Whether a duration that is much longer than usual is the new usual. */
@@ -50,11 +80,16 @@ static int is_believed(struct pace_kind *kind, double one) {
     return 0;
 }
 
-void pace_learn(struct pace_estimates *estimates, const void *key, uint64_t count, double measured) {
-    struct pace_kind *kind = &estimates->kinds[place(key)];
+void pace_learn(struct pace_estimates *estimates, uint64_t key, uint64_t count, double measured) {
+    struct pace_kind *kind = (struct pace_kind *)find(estimates, key);
     double one = measured / (double)count;
-    if (kind->key != key) *kind = (struct pace_kind){.key = key, .duration = one};
-    else if (is_believed(kind, one)) kind->duration += WEIGHT_NEW * (one - kind->duration);
+    if (!kind) {
+        kind = make_room(estimates, key);
+        *kind = (struct pace_kind){.key = key, .duration = one};
+    } else if (is_believed(kind, one)) {
+        kind->duration += WEIGHT_NEW * (one - kind->duration);
+    }
+    kind->used = ++estimates->learnt;
 }
 
 int64_t pace_left(const struct pace *pace, int64_t now) {
@@ -62,10 +97,23 @@ int64_t pace_left(const struct pace *pace, int64_t now) {
     return pace->estimate - least(most(now - pace->since, 0), pace->oldest);
 }
 
+int pace_uncertain(const struct pace *pace, int64_t now) {
+    return pace->pieces && (pace->unknown || now - pace->since > pace->oldest + pace->oldest / 4 + SURPRISE);
+}
+
 int64_t pace_look_at(const struct pace *pace, int64_t now) {
     if (!pace->pieces) return INT64_MAX;
+    if (pace->unknown) return now + most(STEP, (now - pace->since) / 16);
     int64_t overdue = now - pace->since - pace->oldest;
     return now + most(STEP, most(pace_left(pace, now), overdue / 8));
+}
+
+/* Must whatever comes wait for the end of what runs? */
+static int is_blocked(const struct pace *pace, int64_t now, int64_t *when) {
+    int64_t stuck = most(pace->since, pace->latest) + STUCK;
+    if (!pace_uncertain(pace, now) || now >= stuck) return 0;
+    *when = least(pace_look_at(pace, now), stuck);
+    return 1;
 }
 
 /* Is there room below the bound? If not, look again when half of it is used up: every wake-up costs something. */
@@ -78,11 +126,13 @@ static enum pace_verdict within(const struct pace *pace, int64_t now, int64_t le
     return PACE_FULL;
 }
 
-enum pace_verdict pace_gate(const struct pace *pace, int64_t now, int64_t until, unsigned flags, int64_t estimate,
+enum pace_verdict pace_gate(struct pace *pace, int64_t now, int64_t until, unsigned flags, int64_t estimate,
                             int64_t *when) {
     *when = INT64_MAX;
+    pace->excess = 0;
     if (now >= until) return PACE_OUTSIDE;
     if (!pace->pieces) return PACE_GO;
+    if (is_blocked(pace, now, when)) return PACE_FULL;
     int64_t left = pace_left(pace, now);
     *when = until;
     if (now + left >= until) return PACE_OUTSIDE;
@@ -100,11 +150,14 @@ enum pace_verdict pace_slot(struct pace *pace, int64_t now, uint32_t start_us, u
     int64_t frame = (now - start) / LEASE_FRAME_NS, opened = frame * LEASE_FRAME_NS + start;
     *when = opened + LEASE_FRAME_NS;
     if (!length) return PACE_OUTSIDE;
+    pace->credit -= pace->excess;
+    pace->excess = 0;
     if (pace->frame != frame) {
         int64_t passed = pace->frame ? least(frame - pace->frame, 1000) : 1;
         pace->credit = least(pace->credit + length * passed, most(length, 2 * estimate));
         pace->frame = frame;
     }
+    if (is_blocked(pace, now, when)) return PACE_FULL;
     int64_t left = pace_left(pace, now);
     int fits = now + left + estimate <= opened + length + SLOT_SLACK && pace->credit >= least(estimate, length) / 2;
     if (estimate > length - SLOT_START)

@@ -13,7 +13,7 @@
 #include "milligpu/pages.h"
 
 enum lease_state {
-    LEASE_ACTIVE = 1,  /* wants to launch, or has work on the GPU */
+    LEASE_ACTIVE = 1,  /* wants to launch, or has work on the GPU; after its lease and without NEAR: which runs on */
     LEASE_NEAR = 2,    /* what is left on the GPU ends within LEASE_OVERLAP, at `stamp` */
     LEASE_DRAINED = 4, /* nothing is left on the GPU; after NEAR said only if that was wrong */
     LEASE_SOON = 8,    /* between two synchronous calls, now or (active, near) in a moment: others may use the gap */
@@ -41,6 +41,9 @@ enum lease_flags {
 #define LEASE_OVERLAP_NS (INT64_C(200) * 1000)
 /* An end that was foretold to within this much is not told again. */
 #define LEASE_FORETOLD_NS (INT64_C(100) * 1000)
+
+/* Whoever has work that runs on says so again after this long, and is believed for twice that. */
+#define LEASE_RUNNING_ON_NS (INT64_C(250) * 1000000)
 
 _Static_assert(sizeof(struct lease_message) == 16, "one format on both sides");
 

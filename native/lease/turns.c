@@ -1,4 +1,5 @@
 #include "turns.h"
+#include "pace.h"
 
 #include <string.h>
 
@@ -12,8 +13,9 @@
 #define STAMP_REACH (300 * LEASE_US)
 /* How many turns in a row are granted at once to a tenant that would be chosen again each time. */
 #define TURNS_AT_ONCE 4
-/* A successor whose predecessor drained late still gets a useful turn. */
-#define TURN_LEAST (200 * LEASE_US)
+/* Whose work runs on says so every now and then; after this long without a word it is no longer charged: a process that
+ * was stopped must not pay for the time until it goes on. */
+#define LATE_TRUST (2 * LEASE_RUNNING_ON_NS)
 /* A tenant that is behind its share by more than this keeps its turn through its gaps, and ends others' when it wakes. */
 #define BEHIND (5 * LEASE_MS)
 /* A parked lease has no end; the heartbeat bounds it. */
@@ -24,7 +26,7 @@ static int64_t earliest(int64_t a, int64_t b) { return a < b ? a : b; }
 
 void lease_gpu_init(struct lease_gpu *gpu) {
     memset(gpu, 0, sizeof *gpu);
-    gpu->holder = gpu->draining = gpu->left = gpu->lender = -1;
+    gpu->holder = gpu->left = gpu->lender = -1;
     gpu->decide_at = gpu->silent_at = gpu->retry_at = LEASE_NEVER;
 }
 
@@ -78,11 +80,32 @@ static void touch_all(struct lease_gpu *gpu, int64_t now) {
         if (gpu->accounts.of[i].used) lease_touch(&gpu->accounts.of[i], now, i == gpu->holder && !gpu->parked);
 }
 
-/* Charges whoever is due up to now: the one that drains comes before the one that holds. */
+static int is_late(const struct lease_gpu *gpu, int who) { return (int)(gpu->late >> who & 1); }
+
+/* How many processes of this tenant have work on the GPU, as far as is known: the card's slices are theirs. */
+static uint32_t running(const struct lease_gpu *gpu, int who) {
+    const struct lease_tenant *tenant = &gpu->tenants[who];
+    uint32_t count = who == gpu->holder ? tenant->active : tenant->active - tenant->near;
+    return count ? count : 1;
+}
+
+/* Charges the time up to now to whoever had it: the holder, and those whose work runs on beside it. */
 static void charge_until(struct lease_gpu *gpu, int64_t now) {
-    int who = gpu->draining >= 0 ? gpu->draining : gpu->holder;
-    if (who >= 0 && !gpu->parked) lease_charge(&gpu->accounts, who, now - gpu->charge_from, now, who == gpu->holder);
-    gpu->charge_from = latest(gpu->charge_from, now);
+    int64_t passed = now - gpu->charge_from;
+    int holder = gpu->parked ? -1 : gpu->holder;
+    uint32_t all = holder >= 0 ? running(gpu, holder) : 0;
+    if (passed <= 0) return;
+    gpu->charge_from = now;
+    for (uint64_t late = gpu->late; late; late &= late - 1) {
+        int who = __builtin_ctzll(late);
+        if (now - gpu->tenants[who].spoke_at > LATE_TRUST) gpu->late &= ~(UINT64_C(1) << who);
+        else all += running(gpu, who);
+    }
+    for (uint64_t late = gpu->late; late; late &= late - 1) {
+        int who = __builtin_ctzll(late);
+        lease_charge(&gpu->accounts, who, passed * running(gpu, who) / all, now, 0);
+    }
+    if (holder >= 0) lease_charge(&gpu->accounts, holder, passed * running(gpu, holder) / all, now, 1);
 }
 
 static int choose(struct lease_gpu *gpu, int64_t now, int64_t pending, int64_t *retry) {
@@ -124,22 +147,25 @@ static int64_t end_of_work(const struct lease_gpu *gpu, int64_t now) {
     return latest(now, earliest(tenant->ends, now + STAMP_REACH));
 }
 
+/* The holder's turn is over: whatever it has on the GPU ends when it said, or runs on. Returns when the next begins. */
+static int64_t end_turn(struct lease_gpu *gpu, int64_t now) {
+    struct lease_tenant *tenant = &gpu->tenants[gpu->holder];
+    int64_t end = now;
+    gpu->left = gpu->holder;
+    if (tenant->near >= tenant->active) end = tenant->drained < tenant->active ? end_of_work(gpu, now) : now;
+    charge_until(gpu, end);
+    tenant->left_at = 0;
+    if (tenant->near < tenant->active) gpu->late |= UINT64_C(1) << gpu->holder;
+    else if (tenant->drained < tenant->active) tenant->left_at = end;
+    return end;
+}
+
 /* Ends the present turn and starts the next (-1: nobody's). `quiet`: the holder knows already. */
 static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) {
-    int before = gpu->holder, draining = -1, left = -1;
-    int64_t end = now;
-    if (before >= 0 && !gpu->parked) {
-        const struct lease_tenant *tenant = &gpu->tenants[before];
-        if (tenant->near < tenant->active) draining = before;
-        else if (tenant->drained < tenant->active) left = before, end = end_of_work(gpu, now);
-    }
-    if (gpu->draining >= 0) charge_until(gpu, now);
-    gpu->draining = -1;
+    int before = gpu->holder;
+    int64_t end = before >= 0 && !gpu->parked ? end_turn(gpu, now) : now;
     charge_until(gpu, end);
-    gpu->left = left;
-    gpu->left_at = end;
     gpu->turns++;
-    gpu->draining = draining;
     gpu->decide_at = gpu->silent_at = LEASE_NEVER;
     if (before >= 0) {
         if (quiet) store_until(&gpu->tenants[before], earliest(gpu->until, now));
@@ -148,12 +174,9 @@ static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) 
     gpu->parked = 0;
     gpu->holder = next;
     if (next < 0) return;
-    if (gpu->draining >= 0) {
-        gpu->until = gpu->silent_at = now + DEADLINE;
-        announce(gpu, next, gpu->until);
-    } else {
-        extend(gpu, end + turn_of(gpu, next), now);
-    }
+    gpu->late &= ~(UINT64_C(1) << next);
+    gpu->tenants[next].left_at = 0;
+    extend(gpu, end + turn_of(gpu, next), now);
 }
 
 static void try_grant(struct lease_gpu *gpu, int64_t now) {
@@ -169,7 +192,7 @@ static void try_grant(struct lease_gpu *gpu, int64_t now) {
 static void decide(struct lease_gpu *gpu, int64_t now, int near) {
     int64_t retry, end = latest(gpu->until, now);
     int holder = gpu->holder;
-    if (gpu->draining < 0) charge_until(gpu, now);
+    charge_until(gpu, now);
     int next = choose(gpu, now, near ? 0 : end - now, &retry);
     if (gpu->lender >= 0 && gpu->lender != holder && gpu->accounts.of[gpu->lender].demand) next = gpu->lender;
     if (next == holder) {
@@ -191,30 +214,36 @@ static int64_t believed(const struct lease_gpu *gpu, int64_t stamp, int64_t now)
     return latest(gpu->charge_from, earliest(now, latest(stamp, now - STAMP_REACH)));
 }
 
-static void on_drained(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
-    int64_t when = stamp > now ? earliest(stamp, now + STAMP_REACH) : believed(gpu, stamp, now);
-    charge_until(gpu, when);
-    const struct lease_tenant *tenant = &gpu->tenants[gpu->draining];
-    gpu->left = tenant->drained < tenant->active ? gpu->draining : -1;
-    gpu->left_at = when;
-    gpu->draining = -1;
-    gpu->silent_at = LEASE_NEVER;
-    if (gpu->holder < 0) try_grant(gpu, now);
-    else extend(gpu, latest(now + TURN_LEAST, when + turn_of(gpu, gpu->holder)), now);
+/* Work that ran on is about to end, or has. */
+static void on_late_end(struct lease_gpu *gpu, int who, int64_t stamp, int64_t now) {
+    struct lease_tenant *tenant = &gpu->tenants[who];
+    charge_until(gpu, stamp > now ? now : believed(gpu, stamp, now));
+    gpu->late &= ~(UINT64_C(1) << who);
+    tenant->left_at = tenant->drained < tenant->active ? latest(now, earliest(stamp, now + STAMP_REACH)) : 0;
 }
 
-/* Work of the turn before ended, earlier or later than its tenant had said: that time is its own, and no other is. */
-static void on_ended(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
-    int64_t end = earliest(now, latest(stamp, earliest(gpu->left_at, now) - STAMP_REACH)), more = end - gpu->left_at;
-    lease_charge(&gpu->accounts, gpu->left, more, now, 0);
-    lease_refund(&gpu->accounts.of[gpu->left], -more);
-    if (gpu->charge_from == gpu->left_at) {
+/* Work of an earlier turn ended, earlier or later than its tenant had said: that time is its own, and no other is. */
+static void on_ended(struct lease_gpu *gpu, int who, int64_t stamp, int64_t now) {
+    struct lease_tenant *tenant = &gpu->tenants[who];
+    int64_t said = tenant->left_at;
+    int64_t end = earliest(now, latest(stamp, earliest(said, now) - STAMP_REACH)), more = end - said;
+    lease_charge(&gpu->accounts, who, more, now, 0);
+    lease_refund(&gpu->accounts.of[who], -more);
+    tenant->left_at = 0; /* that is settled */
+    if (gpu->left != who) return; /* its successor is gone, too */
+    if (gpu->charge_from == said) {
         gpu->charge_from = end;
     } else if (more > 0 && gpu->holder >= 0) {
-        lease_refund(&gpu->accounts.of[gpu->holder], earliest(end, gpu->charge_from) - gpu->left_at);
+        lease_refund(&gpu->accounts.of[gpu->holder], earliest(end, gpu->charge_from) - said);
         gpu->charge_from = latest(gpu->charge_from, end);
     }
-    gpu->left = -1; /* that is settled */
+}
+
+/* It has work on the GPU outside its turn, or what it has takes longer than it said. */
+static void on_running_on(struct lease_gpu *gpu, int who, int64_t now) {
+    if (gpu->tenants[who].left_at) on_ended(gpu, who, now, now);
+    charge_until(gpu, now);
+    gpu->late |= UINT64_C(1) << who;
 }
 
 /* The holder has nothing to do. */
@@ -222,7 +251,6 @@ static void on_handback(struct lease_gpu *gpu, int64_t now) {
     int64_t retry;
     int holder = gpu->holder;
     charge_until(gpu, now);
-    gpu->draining = -1;
     gpu->lender = -1;
     int next = choose(gpu, now, 0, &retry);
     if (next >= 0 || gpu->accounts.of[holder].limit < 1) {
@@ -252,7 +280,7 @@ static int choose_another(struct lease_gpu *gpu, int64_t now) {
 static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
     int holder = gpu->holder;
     const struct lease_account *mine = &gpu->accounts.of[holder];
-    if (gpu->draining >= 0 || gpu->lender >= 0) return;
+    if (gpu->lender >= 0) return;
     charge_until(gpu, mine->demand ? now : believed(gpu, stamp, now));
     int next = choose_another(gpu, now);
     if (next < 0 || gpu->accounts.of[next].priority < mine->priority) return;
@@ -265,7 +293,7 @@ static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
 static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
     int64_t retry;
     int holder = gpu->holder;
-    if (gpu->draining < 0) charge_until(gpu, now); /* whoever comes starts from where the others are now */
+    charge_until(gpu, now); /* whoever comes starts from where the others are now */
     lease_admit(&gpu->accounts, who, now);
     if (holder == who) return;
     if (holder < 0 || gpu->parked) {
@@ -274,15 +302,13 @@ static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
     }
     const struct lease_account *mine = &gpu->accounts.of[who], *other = &gpu->accounts.of[holder];
     if (gpu->lender == who) { /* it gets its turn back when the other has caught up with it */
-        charge_until(gpu, now);
-        gpu->draining = -1;
         double ahead = (mine->virtual_time - other->virtual_time) * other->weight - BEHIND;
         end_soon(gpu, now + (int64_t)(ahead > 0 ? ahead < LEASE_QUANTUM ? ahead : LEASE_QUANTUM : 0), now);
         return;
     }
     int higher = mine->priority > other->priority;
     int behind = (other->virtual_time - mine->virtual_time) * mine->weight > BEHIND;
-    if (!higher && (gpu->draining >= 0 || (gpu->until - now <= 3 * LEASE_QUANTUM / 2 && !behind))) return;
+    if (!higher && gpu->until - now <= 3 * LEASE_QUANTUM / 2 && !behind) return;
     int next = choose(gpu, now, 0, &retry);
     if (next == who && higher) {
         gpu->lender = -1;
@@ -300,15 +326,10 @@ static void on_unpark(struct lease_gpu *gpu, int64_t now) {
     extend(gpu, now + turn_of(gpu, gpu->holder), now);
 }
 
+/* The holder kept the GPU for longer than anybody should have to wait. It goes on beside the next one. */
 static void on_silence(struct lease_gpu *gpu, int64_t now) {
-    gpu->silent_at = LEASE_NEVER;
-    if (gpu->draining >= 0) {
-        gpu->accounts.of[gpu->draining].suspect = 1;
-        on_drained(gpu, now, now);
-        return;
-    }
     int64_t retry;
-    gpu->accounts.of[gpu->holder].suspect = 1;
+    gpu->accounts.of[gpu->holder].suspect = gpu->tenants[gpu->holder].spoke_at < gpu->until;
     gpu->lender = -1;
     int next = choose(gpu, now, 0, &retry);
     start_turn(gpu, next, now, 0);
@@ -344,14 +365,16 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
     struct lease_tenant *tenant = &gpu->tenants[who];
     int before = (int)account->demand, idle = tenant->active == 0;
     account->suspect = 0;
+    tenant->spoke_at = now;
     lease_touch(account, now, gpu->holder == who && !gpu->parked);
     account->demand = !idle;
     if (!idle && !before) on_demand(gpu, who, now);
     if (idle) account->admitted = 0;
-    if (gpu->draining == who && tenant->near >= tenant->active) on_drained(gpu, idle ? stamp : tenant->ends, now);
-    else if (gpu->left == who && gpu->holder != who && state & LEASE_DRAINED) on_ended(gpu, stamp, now);
-    if (gpu->holder != who) return;
-    if (gpu->parked) {
+    if (gpu->holder != who) {
+        if (is_late(gpu, who) && tenant->near >= tenant->active) on_late_end(gpu, who, idle ? stamp : tenant->ends, now);
+        else if (tenant->left_at && state & LEASE_DRAINED) on_ended(gpu, who, stamp, now);
+        else if (state == LEASE_ACTIVE && !is_late(gpu, who)) on_running_on(gpu, who, now);
+    } else if (gpu->parked) {
         if (!idle) on_unpark(gpu, now);
     } else if (idle) {
         if (state & LEASE_SOON) on_gap(gpu, stamp, now);
@@ -407,7 +430,7 @@ void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned mi
     struct lease_account *account = &gpu->accounts.of[who];
     if (account->used) lease_touch(account, now, gpu->holder == who && !gpu->parked);
     lease_configure(account, policy, milli, limit, priority, now);
-    if (gpu->holder == who && !gpu->parked && gpu->until > now + LEASE_QUANTUM && gpu->draining < 0) {
+    if (gpu->holder == who && !gpu->parked && gpu->until > now + LEASE_QUANTUM) {
         charge_until(gpu, now);
         extend(gpu, now + LEASE_QUANTUM, now);
     }
@@ -415,18 +438,17 @@ void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned mi
 }
 
 void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
-    if (gpu->holder == who || gpu->draining == who) charge_until(gpu, now);
+    charge_until(gpu, now);
     if (gpu->lender == who) gpu->lender = -1;
     if (gpu->left == who) gpu->left = -1;
+    gpu->late &= ~(UINT64_C(1) << who);
     gpu->accounts.of[who].used = 0;
     announce(gpu, who, 0);
     if (gpu->holder == who) {
-        gpu->holder = gpu->draining = gpu->lender = -1;
+        gpu->holder = gpu->lender = -1;
         gpu->parked = 0;
         gpu->decide_at = gpu->silent_at = LEASE_NEVER;
         try_grant(gpu, now);
-    } else if (gpu->draining == who) {
-        on_drained(gpu, now, now);
     }
     show_flags(gpu);
 }
@@ -449,4 +471,5 @@ void lease_gpu_timer(struct lease_gpu *gpu, int64_t now) {
 
 /* For those who mirror the structures in another language. */
 const uint32_t lease_sizes[] = {sizeof(struct lease_account), sizeof(struct lease_tenant), sizeof(struct lease_gpu),
-                                sizeof(struct lease_member), sizeof(struct lease_message)};
+                                sizeof(struct lease_member), sizeof(struct lease_message), sizeof(struct pace),
+                                sizeof(struct pace_estimates)};

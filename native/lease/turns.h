@@ -1,4 +1,4 @@
-/* The turns of one GPU: who holds it, whose work still drains, and what happens at which event.
+/* The turns of one GPU: who holds it, whose work runs on, and what happens at which event.
  *
  * Deterministic: time arrives with each call, and all that leaves are the lease words of the tenants' pages and a set
  * of tenants to wake. The arbiter's loop drives it with the real clock, the tests with a virtual one.
@@ -21,17 +21,18 @@ struct lease_tenant {
     uint32_t present, active;
     uint32_t near, drained; /* of the active ones, in the present generation */
     int64_t ends;           /* when the last of their work will end, as they said when they were near */
+    int64_t left_at;        /* when the work of its last turn was to end; 0: that is settled */
+    int64_t spoke_at;
 };
 
 struct lease_gpu {
     struct lease_accounts accounts;
     struct lease_tenant tenants[LEASE_TENANTS];
     int holder;   /* whose turn it is, or -1 */
-    int draining; /* whose work of the turn before may still run, nobody knows how long, or -1 */
-    int left;     /* whose turn was before, or -1, and when its work was to end */
-    int64_t left_at;
+    int left;     /* whose turn was before, or -1 */
     int lender;   /* who gave its turn away for the gap between two calls, or -1 */
     int parked;   /* nobody wants the GPU; the last holder may use it at once, and pays from then on */
+    uint64_t late;       /* tenants whose work runs on after their turn, nobody knows how long */
     int64_t until;       /* the end of the holder's lease */
     int64_t charge_from; /* up to when GPU time is charged */
     int64_t decide_at, silent_at, retry_at; /* timers, or LEASE_NEVER */

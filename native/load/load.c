@@ -5,6 +5,7 @@
  * until stdin is closed, and prints what it did as JSON.
  *
  *   train     kernel=US [graph=N] [period=US busy=US]   launches as fast as it may
+ *             [after=N then=US]                         and from the Nth on kernels of another length
  *   sync      kernel=US gap=US                          launches, waits for the end, thinks, again
  *   requests  kernel=US count=N load=PERCENT            answers requests that arrive at random
  *   launches                                            times empty launches
@@ -129,8 +130,10 @@ static void train(int count, char **values) {
     long graph_size = option(count, values, "graph", 0);
     int64_t period = option(count, values, "period", 0) * 1000, busy = option(count, values, "busy", 0) * 1000;
     CUgraphExec graph = graph_size ? make_graph(graph_size, kernel) : NULL;
+    uint64_t after = (uint64_t)option(count, values, "after", -1);
     int64_t start = now();
     while (!stopping) {
+        if (launches == after) kernel = nap_ns(option(count, values, "then", 1000));
         int64_t phase = period ? (now() - start) % period : 0;
         if (period && phase >= busy) sleep_until(now() + period - phase);
         if (graph) check(p_cuGraphLaunch(graph, stream), "cuGraphLaunch"), launches++;

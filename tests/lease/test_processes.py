@@ -148,3 +148,31 @@ def test_a_forked_process_of_a_tenant_shares_its_lease(scene: Stage, spawn: Spaw
     # With a lease for each process the two would have two thirds.
     assert 40 < 100 * (parent + child) / (parent + child + beside) < 60
     assert min(parent, child) > 3
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(("train", "kernel=300000"), id="a first kernel that nobody knows"),
+        pytest.param(("train", "kernel=3000", "graph=100"), id="a graph that nobody knows"),
+        pytest.param(("train", "kernel=50", "after=500", "then=300000"), id="kernels that suddenly take longer"),
+    ],
+)
+@pytest.mark.parametrize("processes", [1, 3])
+def test_work_of_unknown_length_is_charged_in_full(scene: Stage, load: tuple[str, ...], processes: int) -> None:
+    scene.tenants((Share(200), Share(800)))
+    mine = [scene.start(0, *load).pid for _ in range(processes)]
+    scene.start(1, *TRAIN)
+    scene.begin()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        busy = scene.sample(time.monotonic_ns).busy
+        charged = scene.account(0).charged_ns
+        used = sum(busy.get(pid, 0) for pid in mine)
+        if used > 900_000_000 * processes:
+            break
+        assert time.monotonic() < deadline, f"only {used} ns of GPU time"
+        time.sleep(0.05)
+    scene.kill()
+    # Without this its queue would run beside the others for nothing.
+    assert charged > 0.8 * used

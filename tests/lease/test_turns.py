@@ -281,3 +281,100 @@ def test_no_tenant_starves_among_many(machine: Machine) -> None:
         machine.now += 10 * MS
         machine.say(holder, ACTIVE | NEAR | DRAINED)
     assert set(turns.values()) <= {3, 4, 5}
+
+
+def late(machine: Machine, *others: int) -> int:
+    """A tenant whose work ran on past its deadline, so that another one has the GPU beside it."""
+    who = machine.tenant(10)
+    machine.say(who, WANT)
+    for other in others:
+        machine.say(other, WANT)
+    while not machine.holds(who):
+        pass_on(machine, 20 * MS)
+    while machine.holds(who):
+        machine.advance(machine.now + MS)
+    machine.say(who, ACTIVE)
+    while not any(machine.holds(other) for other in others):
+        machine.advance(machine.now + MS)
+    return who
+
+
+def pass_on(machine: Machine, length: int, *speaking: int) -> None:
+    """Time passes in turns of 20 ms that end as they should; whose work runs on says so."""
+    end = machine.now + length
+    while machine.now < end:
+        machine.advance(machine.now + 20 * MS)
+        for who in speaking:
+            machine.say(who, ACTIVE)
+        machine.say(machine.gpu.holder, ACTIVE | NEAR | DRAINED)
+
+
+def test_work_that_runs_on_is_charged_whoever_had_turns_meanwhile(machine: Machine) -> None:
+    others = machine.tenant(450), machine.tenant(450)
+    who = late(machine, *others)
+    before = [machine.charged(each) for each in (who, *others)]
+    pass_on(machine, 2 * S, who)
+    machine.say(who, WANT)
+    mine, *theirs = (machine.charged(each) - was for each, was in zip((who, *others), before, strict=True))
+    # The card's slices are divided by process, and so is the time.
+    assert mine == pytest.approx(S, rel=0.02)
+    assert sum(theirs) == pytest.approx(S, rel=0.02)
+    assert min(theirs) > 400 * MS
+
+
+def test_several_tenants_whose_work_runs_on_are_all_charged(machine: Machine) -> None:
+    other = machine.tenant(100)
+    first = late(machine, other)
+    second = late(machine, other)
+    machine.say(first, ACTIVE)
+    before = [machine.charged(each) for each in (first, second, other)]
+    pass_on(machine, 3 * S, first, second)
+    after = [machine.charged(each) for each in (first, second, other)]
+    for was, now in zip(before, after, strict=True):
+        assert now - was == pytest.approx(S, rel=0.05)
+
+
+def test_work_that_ends_later_than_foretold_is_charged_until_it_ends(machine: Machine) -> None:
+    first, second = machine.tenant(500), machine.tenant(500)
+    machine.say(first, WANT)
+    machine.say(second, WANT)
+    machine.advance(machine.now + 20 * MS)
+    machine.say(first, ACTIVE | NEAR, stamp=machine.now + 100 * US)
+    assert machine.holds(second)
+    machine.now += 3 * MS
+    machine.say(first, ACTIVE)
+    machine.now += 10 * MS
+    machine.say(first, ACTIVE | NEAR | DRAINED)
+    assert machine.charged(first) == pytest.approx(20 * MS + 3 * MS + 5 * MS, abs=MS // 2)
+    assert machine.charged(second) == pytest.approx(5 * MS, abs=MS // 2)
+
+
+def test_a_process_that_was_stopped_does_not_pay_until_it_goes_on(machine: Machine) -> None:
+    other = machine.tenant(500)
+    who = late(machine, other)
+    before = machine.charged(who)
+    pass_on(machine, 60 * S)
+    assert machine.charged(who) - before < S
+    machine.say(who, WANT)
+    assert machine.charged(who) - before < S
+
+
+def test_a_late_tenant_that_gets_a_turn_is_charged_once(machine: Machine) -> None:
+    other = machine.tenant(500)
+    who = late(machine, other)
+    start, before = machine.now, machine.charged(who) + machine.charged(other)
+    for _ in range(100):
+        machine.advance(machine.now + 20 * MS)
+        machine.say(who, ACTIVE)
+        if machine.gpu.holder == other:
+            machine.say(other, ACTIVE | NEAR | DRAINED)
+    assert machine.charged(who) + machine.charged(other) - before == pytest.approx(machine.now - start, rel=0.01)
+
+
+def test_a_late_tenant_that_dies_is_no_longer_charged(machine: Machine) -> None:
+    other = machine.tenant(500)
+    who = late(machine, other)
+    machine.die(who)
+    before = machine.charged(who)
+    pass_on(machine, S)
+    assert machine.charged(who) == before

@@ -104,8 +104,7 @@ class Stage:
 
     def close(self) -> None:
         """End it all."""
-        for program in self._programs:
-            program.kill()
+        self.kill()
         self.arbiter.close()
         stop_daemon(self._cards)
 
@@ -174,6 +173,12 @@ class Stage:
         reports = [program.end() for program in self._programs]
         self._programs = []
         return reports
+
+    def kill(self) -> None:
+        """End all programs, whatever they do."""
+        for program in self._programs:
+            program.kill()
+        self._programs = []
 
     def sample(self, clock: Clock) -> Sample:
         """How long the card was busy with each process so far."""
