@@ -1,13 +1,17 @@
 """This machine's cards as one object: what a command or an agent holds."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
+from typing import TypeVar
 
 from milligpu.devices.discover import discover_gpu, discover_links
 from milligpu.devices.nvml import GpuLost, Handle, Nvml
-from milligpu.devices.read import read_card
-from milligpu.devices.reading import Lost, Observation
+from milligpu.devices.read import read_card, read_vitals
+from milligpu.devices.reading import Lost, Observation, Vitals
 from milligpu.model.gpu import Gpu, State
+
+_Seen = TypeVar("_Seen")
 
 
 class Cards:
@@ -45,14 +49,18 @@ class Cards:
 
     def read(self) -> tuple[Observation, ...]:
         """How every card stands now."""
-        return tuple(self._read(index) for index in range(self.nvml.count()))
+        return tuple(self._ask(index, read_card) for index in range(self.nvml.count()))
 
-    def _read(self, index: int) -> Observation:
+    def vitals(self) -> tuple[Vitals | Lost, ...]:
+        """Whether every card is well: a few questions where `read` asks dozens."""
+        return tuple(self._ask(index, read_vitals) for index in range(self.nvml.count()))
+
+    def _ask(self, index: int, read: Callable[[Nvml, int, str, Handle], _Seen]) -> _Seen | Lost:
         try:
             if index not in self._gpus:
                 self._learn()
             if index in self._gpus:
-                return read_card(self.nvml, index, self._gpus[index].uuid, self._handles[index])
+                return read(self.nvml, index, self._gpus[index].uuid, self._handles[index])
         except GpuLost:
             pass
         return Lost(index, self._gpus[index].uuid if index in self._gpus else "")

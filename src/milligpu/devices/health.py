@@ -8,7 +8,7 @@ neither is seen, after a quiet time; or when a person says so, which is a new `R
 
 from dataclasses import dataclass, replace
 
-from milligpu.devices.reading import Lost, Observation
+from milligpu.devices.reading import Lost, Reading, Vitals
 from milligpu.model.gpu import State
 from milligpu.model.xid import APPLICATION_XIDS, describe_xid
 
@@ -47,7 +47,7 @@ def note_xid(record: Record, xid: int, now: float) -> Record:
     return replace(record, xid=xid, xid_at=now, reset_seen=False)
 
 
-def note_observation(record: Record, seen: Observation, now: float) -> Record:
+def note_observation(record: Record, seen: Vitals | Reading | Lost, now: float) -> Record:
     """Somebody looked at the card."""
     if isinstance(seen, Lost):
         return replace(record, lost=True, reset_seen=True)

@@ -1,7 +1,7 @@
 """How one card stands, asked of NVML."""
 
 from milligpu.devices.nvml import Handle, Nvml
-from milligpu.devices.reading import Process, Reading, Throttle
+from milligpu.devices.reading import Process, Reading, Throttle, Vitals
 from milligpu.model.units import Mib
 
 # NVML's bits for why clocks are held down; those for idleness and for clocks that somebody set are left out.
@@ -46,6 +46,21 @@ def read_card(nvml: Nvml, index: int, uuid: str, handle: Handle) -> Reading:
         ecc_uncorrected=_ecc(nvml, handle, api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         reset_needed=_reset_needed(nvml, handle),
         processes=read_processes(nvml, handle),
+    )
+
+
+def read_vitals(nvml: Nvml, index: int, uuid: str, handle: Handle) -> Vitals:
+    """What its health depends on; GpuLost when the card is gone."""
+    api = nvml.api
+    return Vitals(
+        index=index,
+        uuid=uuid,
+        temperature=nvml.ask("nvmlDeviceGetTemperature", handle, api.NVML_TEMPERATURE_GPU),
+        slowdown_temperature=nvml.ask(
+            "nvmlDeviceGetTemperatureThreshold", handle, api.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        ),
+        ecc_uncorrected=_ecc(nvml, handle, api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        reset_needed=_reset_needed(nvml, handle),
     )
 
 

@@ -27,6 +27,21 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """What a card's health depends on, and no more: it is asked every second. What it does not tell is None."""
+
+    index: int
+    uuid: str
+    temperature: int | None = None
+    slowdown_temperature: int | None = None
+    """Where the card begins to hold its clocks down."""
+    ecc_uncorrected: int | None = None
+    """Since the last reset."""
+    reset_needed: bool | None = None
+    """The driver itself says that the card must be reset, or the machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One card. Whatever it does not tell is None."""
 

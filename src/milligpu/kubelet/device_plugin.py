@@ -40,14 +40,16 @@ class DevicePlugin:
         self._socket = folder / f"milligpu-{resource.replace('/', '-')}.sock"
         if len(str(self._socket)) > SOCKET_PATH_MAX:
             raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters, as Linux has it")
-        self._slots: tuple[str, ...] = ()
+        self._slots: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
         self.registered = asyncio.Event()
         """Set while the kubelet knows us."""
 
     def offer(self, slots: Iterable[str]) -> None:
-        """Replace the list of slots; the kubelet is told at once."""
-        found = tuple(slots)
+        """Replace the slots; the kubelet is told at once, where they are others than before."""
+        found = frozenset(slots)
+        if found == self._slots:
+            return
         if len(found) > SLOTS_MAX:
             raise BadRequest("slots", len(found), f"at most {SLOTS_MAX}: the kubelet takes no longer list")
         for slot in found:

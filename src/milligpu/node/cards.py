@@ -10,7 +10,7 @@ from dataclasses import replace
 from milligpu.devices.cards import Cards
 from milligpu.devices.events import XidEvents
 from milligpu.devices.health import Record, judge, note_observation, note_xid
-from milligpu.devices.reading import Observation, Reading, XidEvent
+from milligpu.devices.reading import Lost, Reading, Vitals, XidEvent
 from milligpu.model.gpu import Gpu, State
 from milligpu.wire.orders import Orders
 
@@ -32,16 +32,17 @@ class CardWatch:
         self._orders = Orders()
         self.xids: dict[str, int] = {}
         """How many errors each card reported since we started."""
-        self.seen: tuple[Observation, ...] = ()
+        self.readings: dict[str, Reading] = {}
+        """What `read` last read of each card that answers."""
         self._reported: list[XidEvent] = []
         self._wake = asyncio.Event()
         self._bare = {gpu.uuid: replace(gpu, state=State.OK, reason="") for gpu in cards.gpus()}
         self.gpus: dict[str, Gpu] = dict(self._bare)
 
-    @property
-    def readings(self) -> dict[str, Reading]:
-        """The last reading of each card that answers."""
-        return {each.uuid: each for each in self.seen if isinstance(each, Reading)}
+    async def read(self) -> None:
+        """Read all that cards tell, for somebody who asked: it is too much for every second."""
+        seen = await asyncio.to_thread(self._cards.read)
+        self.readings = {each.uuid: each for each in seen if isinstance(each, Reading)}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -62,7 +63,7 @@ class CardWatch:
             while True:
                 self._wake.clear()
                 reported, self._reported = self._reported, []
-                self._on_look(reported, await asyncio.to_thread(self._cards.read))
+                self._on_look(reported, await asyncio.to_thread(self._cards.vitals))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), LOOK_S)
         finally:
@@ -81,9 +82,8 @@ class CardWatch:
         self._reported.append(event)
         self._wake.set()
 
-    def _on_look(self, reported: Sequence[XidEvent], seen: tuple[Observation, ...]) -> None:
+    def _on_look(self, reported: Sequence[XidEvent], seen: Sequence[Vitals | Lost]) -> None:
         """Judge what the driver reported together with a look that came after it: does it ask for a reset?"""
-        self.seen = seen
         for event in reported:
             self._note(event.uuid, lambda record, xid=event.xid: note_xid(record, xid, self._now()))
         for each in seen:

@@ -88,7 +88,10 @@ class NodeAgent:
     async def _serve(self) -> None:
         """Metrics and statistics, until cancelled."""
         pages = application(
-            self._families, lambda: accelerator_stats(self._stats.uses(self._pods.known)), self._ready
+            self._cards.read,
+            self._families,
+            lambda: accelerator_stats(self._stats.uses(self._pods.known)),
+            self._ready,
         )
         runner = web.AppRunner(pages, access_log=None)
         await runner.setup()

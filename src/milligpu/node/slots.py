@@ -5,6 +5,7 @@ the kubelet's choice of slots has nothing to do with cards.
 """
 
 from collections.abc import Collection, Iterable
+from functools import cache
 
 from milligpu.model.footprint import Demand
 from milligpu.model.gpu import Gpu, State
@@ -26,10 +27,18 @@ def whole_capacity(gpus: Iterable[Gpu], held: dict[str, Demand]) -> int:
     )
 
 
-def offer(capacity: int, most: int, used: Collection[str]) -> list[str]:
+def offer(capacity: int, most: int, used: Collection[str]) -> frozenset[str]:
     """The slots to show: those in use, and free ones up to the capacity; `most` is how many there ever are."""
+    if capacity >= most:
+        return _all(most)
     free = (str(number) for number in range(most) if str(number) not in used)
-    return [*sorted(used), *(slot for slot, _ in zip(free, range(capacity - len(used)), strict=False))]
+    return frozenset(used) | {slot for slot, _ in zip(free, range(capacity - len(used)), strict=False)}
+
+
+@cache
+def _all(most: int) -> frozenset[str]:
+    """While all cards are well, what is offered never changes, however many slots are in use."""
+    return frozenset(str(number) for number in range(most))
 
 
 def most_shares(count: int) -> int:

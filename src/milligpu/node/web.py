@@ -1,6 +1,6 @@
 """The agent's pages: `/metrics` for Prometheus, `/stats` as JSON, `/livez` and `/readyz` for the kubelet."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -25,14 +25,19 @@ def exposition(families: Iterable[Metric]) -> bytes:
 
 
 def application(
-    metrics: Callable[[], Iterable[Metric]], stats: Callable[[], object], ready: Callable[[], bool]
+    read: Callable[[], Awaitable[None]],
+    metrics: Callable[[], Iterable[Metric]],
+    stats: Callable[[], object],
+    ready: Callable[[], bool],
 ) -> web.Application:
-    """The routes."""
+    """The routes; `read` is called before anybody is told about metrics or statistics."""
 
     async def on_metrics(_request: web.Request) -> web.Response:
+        await read()
         return web.Response(body=exposition(metrics()), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def on_stats(_request: web.Request) -> web.Response:
+        await read()
         return web.json_response(stats())
 
     async def on_live(_request: web.Request) -> web.Response:
