@@ -73,6 +73,10 @@ class ClusterCgroup:
         """Make the part for the components; under v2 hand all controllers down to the nodes' parts."""
         self._mkdir(self._tracking, f"{self.name}/system")
 
+    def node_folder(self, node: str) -> Path:
+        """Where the processes of a node's pods are found."""
+        return self._tracking.mount / self.name / node
+
     def create_node(self, node: str) -> str:
         """Make a node's part in every hierarchy (a kubelet insists on each) and return its path."""
         for hierarchy in self._hierarchies:
@@ -90,10 +94,10 @@ class ClusterCgroup:
                 _copy_cpuset(here, here / part)
             here = here / part
 
-    def pids(self) -> list[int]:
-        """Every live process of the cluster, pods included."""
+    def pids(self, node: str = "") -> list[int]:
+        """Every live process of the cluster, pods included, or of the pods of one node."""
         found: list[int] = []
-        for folder in _deepest_first(self._tracking.mount / self.name):
+        for folder in _deepest_first(self._tracking.mount / self.name / node):
             with suppress(FileNotFoundError, OSError):
                 found += [int(line) for line in (folder / "cgroup.procs").read_text().split()]
         return found
@@ -110,19 +114,19 @@ class ClusterCgroup:
 
         until(f"the processes of {self.name} to die", nothing_left, KILL_DEADLINE_S, every_s=0.01)
 
-    def remove(self) -> None:
-        """Remove the empty tree from every hierarchy."""
+    def remove(self, node: str = "") -> None:
+        """Remove the empty tree, or that of one node, from every hierarchy."""
         until(
-            f"the cgroups of {self.name} to go",
-            self._try_remove,
+            f"the cgroups of {node or self.name} to go",
+            lambda: self._try_remove(node),
             KILL_DEADLINE_S,
             every_s=0.02,
             retry=(OSError,),
         )
 
-    def _try_remove(self) -> bool:
+    def _try_remove(self, node: str) -> bool:
         for hierarchy in self._hierarchies:
-            for folder in _deepest_first(hierarchy.mount / self.name):
+            for folder in _deepest_first(hierarchy.mount / self.name / node):
                 with suppress(FileNotFoundError):
                     folder.rmdir()
         return True

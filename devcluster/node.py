@@ -9,11 +9,16 @@ the last process in it ends, all mounts go with it.
 """
 
 import json
+import os
 import shlex
+import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from devcluster import network
 from devcluster.images import Image
 from devcluster.pki import Pki
 from devcluster.process import Process
@@ -70,10 +75,11 @@ class Node:
             environment={"PATH": f"{containerd}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
         )
         self.kubelet = self._process("kubelet", self._kubelet_command(kube), inside=True)
+        self._added: list[Process] = []
 
     @property
     def components(self) -> tuple[Process, ...]:
-        return (self.containerd, self.kubelet)
+        return (self.containerd, self.kubelet, *self._added)
 
     @property
     def kubelet_dir(self) -> Path:
@@ -104,9 +110,55 @@ class Node:
 
     def start_runtime(self) -> None:
         """Make the node's folders, address and namespace, and start containerd in it."""
+        self._record.add_address(self.address)
+        self._boot()
+
+    def power_off(self, *, keep: Sequence[str] = ()) -> None:
+        """All that runs on the node ends at once, and what no reboot leaves is gone: /run, mounts, cgroups, links.
+
+        `keep` names folders of /run that this node has on a disk, as some distributions do with some of them.
+        """
+        mounts = os.readlink(f"/proc/{self.holder.pid}/ns/mnt")
+        until(
+            f"the processes of {self.name} to die", lambda: self._kill_all(mounts), START_DEADLINE_S, every_s=0.01
+        )
+        for process in (self.holder, *self.components):
+            process.reap()
+        self._record.cgroup.remove(self.name)
+        network.remove_pod_links(self._pods)
+        for entry in (self.folder / "run").iterdir():
+            if entry.name in keep:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def power_on(self) -> None:
+        """Start it again, up to its kubelet; its disk is as it was."""
+        self._boot()
+        self.kubelet.start()
+
+    def pids(self) -> list[int]:
+        """Every process of its pods."""
+        return self._record.cgroup.pids(self.name)
+
+    @property
+    def pod_cgroups(self) -> Path:
+        """Where the kernel has the processes of its pods, by pod and container."""
+        return self._record.cgroup.node_folder(self.name)
+
+    def _kill_all(self, mounts: str) -> bool:
+        """Those of pods are in its cgroup; all others, shims and what a person started, see its mounts."""
+        found = {*self.pids(), *_in_namespace(mounts)}
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not found
+
+    def _boot(self) -> None:
         self._make_folders()
         self._record.cgroup.create_node(self.name)
-        self._record.add_address(self.address)
         self.holder.start()
         ready = self.folder / "run/namespace-ready"
         until(f"the mount namespace of {self.name}", self._alive(self.holder, ready.exists), START_DEADLINE_S)
@@ -136,7 +188,9 @@ class Node:
 
     def new_process(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> Process:
         """A further program on this node, such as an agent; it sees the node's folders where the node has them."""
-        return self._process(name, command, inside=True, environment=environment)
+        process = self._process(name, command, inside=True, environment=environment)
+        self._added.append(process)
+        return process
 
     @property
     def _etc(self) -> Path:
@@ -176,7 +230,7 @@ class Node:
             "var/log/pods",
         ):
             (self.folder / path).mkdir(parents=True, exist_ok=True)
-        (self._etc / "cni").mkdir(parents=True)
+        (self._etc / "cni").mkdir(parents=True, exist_ok=True)
         (self._etc / "cni/10-ptp.conflist").write_text(json.dumps(self._cni_config(), indent=1))
         (self._etc / "containerd.toml").write_text(self._containerd_config())
         (self._etc / "kubelet.json").write_text(json.dumps(self._kubelet_config(), indent=1))
@@ -276,6 +330,16 @@ conf_dir = "{self._etc}/cni"
             "serializeImagePulls": False,
             "featureGates": self._gates,
         }
+
+
+def _in_namespace(namespace: str) -> set[int]:
+    """All processes in a mount namespace."""
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and os.readlink(entry / "ns/mnt") == namespace:
+                found.add(int(entry.name))
+    return found
 
 
 def _q(path: Path) -> str:

@@ -6,6 +6,7 @@ All run under the accounts and policies that a cluster of users would have.
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,32 @@ _TOKEN_DURATION = "8760h"
 _PROGRAM = Path(sys.executable).with_name("milligpu")
 
 
-def install_platform(cluster: Cluster, *, devices: int) -> None:
+@dataclass(frozen=True)
+class Platform:
+    """What `install_platform` put on a cluster."""
+
+    service: "SchedulerService"
+    nodes: "tuple[GpuNode, ...]"
+
+
+def install_platform(cluster: Cluster, *, devices: int) -> Platform:
     """Bring a cluster to the point where pods that ask for a share run on one."""
     webhook = free_port()
     install(cluster, webhook=Target(NAMESPACE, url=f"https://127.0.0.1:{webhook}"))
     kubeconfig = account_kubeconfig(cluster, SCHEDULER)
-    arguments = ("--namespace", NAMESPACE, "--webhook-port", str(webhook))
+    # The only one: when it is started again it need not wait until its own lease ends.
+    arguments = ("--namespace", NAMESPACE, "--webhook-port", str(webhook), "--identity", "the-only-one")
     service = SchedulerService(cluster, "milligpu-scheduler", *arguments, kubeconfig=kubeconfig)
     service.start().wait_ready()
     cluster.control_plane.stop_scheduler(DEFAULT_SCHEDULER)
     cluster.control_plane.start_scheduler(in_default_scheduler(service.url))
     cluster.add_image(images.CUDA)
+    nodes: list[GpuNode] = []
     for node in cluster.nodes:
         bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}")
-        GpuNode(cluster, node, devices=devices, kubeconfig=account_kubeconfig(cluster, AGENT, *bound)).start()
+        account = account_kubeconfig(cluster, AGENT, *bound)
+        nodes.append(GpuNode(cluster, node, devices=devices, kubeconfig=account).start())
+    return Platform(service, tuple(nodes))
 
 
 def imagined_cards(node: str) -> dict[str, str]:
@@ -106,13 +119,15 @@ class GpuNode:
     ) -> None:
         self.cluster = cluster
         self.node = node
-        self._start_cards(devices, model)
+        self._fleet = (devices, model)
+        self._start_cards()
         self.url = f"http://127.0.0.1:{free_port()}"
         command = [str(_PROGRAM), "agent", "--node", node.name, "--listen", self.url.removeprefix("http://")]
         command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig)]
         self.agent: Process = node.new_process("agent", command, self.environment())
 
-    def _start_cards(self, devices: int, model: str) -> None:
+    def _start_cards(self) -> None:
+        devices, model = self._fleet
         self.node.run_inside("mkdir", "-p", str(CARDS.parent))
         cache = Places.from_env({"HOME": str(Path.home())}).cache
         done = self.node.run_inside(
@@ -134,6 +149,16 @@ class GpuNode:
     def start(self) -> "GpuNode":
         """Start the agent, and wait until the kubelet counts its shares."""
         self.agent.start()
+        return self.wait_ready()
+
+    def power_on(self) -> None:
+        """Start a node that was powered off, with its cards and its agent."""
+        self.node.power_on()
+        self._start_cards()
+        self.agent.start()
+
+    def wait_ready(self) -> "GpuNode":
+        """Wait until the kubelet counts its shares."""
         until(
             f"{self.node.name} to have shares",
             self._is_ready,

@@ -83,6 +83,14 @@ class Process:
         self._signal(signal.SIGKILL)
         self.reap()
 
+    def pause(self) -> None:
+        """Let it hang, as a machine without memory or a stuck disk would, until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
     def reap(self) -> None:
         """Take note of its death, so that no zombie stays behind."""
         if self._child is not None:
