@@ -5,6 +5,7 @@ It is asked again after every event and always looks at everything, so it does n
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from milligpu.model.errors import MilligpuError
 from milligpu.model.gpu import Gpu
@@ -135,6 +136,10 @@ def _decide(view: View, name: str, holder: Holder, others: Sequence[Tenancy]) ->
     )
 
 
+# Every look reads the grant of every pod; a node has some hundred pods at most.
+_decoded = lru_cache(1024)(decode_grant)
+
+
 def read_grant(pod: PodView) -> Grant | Problem:
     """The pod's grant as the scheduler wrote it."""
     if pod.grant is None:
@@ -142,6 +147,6 @@ def read_grant(pod: PodView) -> Grant | Problem:
             Fault.NO_GRANT, "the pod was bound without a grant: was it scheduled by a scheduler without milligpu?"
         )
     try:
-        return decode_grant(pod.grant)
+        return _decoded(pod.grant)
     except MilligpuError as error:
         return Problem(Fault.BAD_GRANT, error.message)
