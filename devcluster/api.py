@@ -41,3 +41,10 @@ def list_in(client: Client, kind: type[Namespaced], namespace: str | None) -> li
 def patch_global(client: Client, kind: type[Global], name: str, change: Mapping[str, Any]) -> Global:
     """Merge a change into an object that lives outside namespaces."""
     return cast(Any, client).patch(kind, name, dict(change))
+
+
+def patch_in(
+    client: Client, kind: type[Namespaced], namespace: str, name: str, change: Mapping[str, Any]
+) -> Namespaced:
+    """Merge a change into an object of a namespace."""
+    return cast(Any, client).patch(kind, name, dict(change), namespace=namespace)

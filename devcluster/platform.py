@@ -173,6 +173,10 @@ class GpuNode:
         registered = httpx2.get(f"{self.url}/readyz", timeout=5).status_code == 200
         return registered and self.allocatable(names.VGPU) > 0 and bool(self.inventory())
 
+    def page(self, path: str) -> str:
+        """What the agent serves there."""
+        return httpx2.get(f"{self.url}/{path}", timeout=5).text
+
     def allocatable(self, resource: str) -> int:
         """How many slots the kubelet offers."""
         found = self._object()["status"].get("allocatable", {})

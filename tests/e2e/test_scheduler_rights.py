@@ -154,6 +154,7 @@ API = "authorization.k8s.io/v1"
 SCHEDULER_RIGHTS = {
     ("", "nodes", "get list watch"),
     ("", "pods", "get list watch"),
+    ("", "resourcequotas", "list"),
     ("", "pods/binding", "create"),
     ("", "pods/status", "patch"),
     ("events.k8s.io", "events", "create"),

@@ -3,7 +3,7 @@ from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import Kind
 from milligpu.model.units import Mib, Milli
 from milligpu.node.attach import Attached, Plan, PodView, View, plan
-from milligpu.node.checks import Fault, Tenancy
+from milligpu.node.checks import Fault, Here, Tenancy
 from milligpu.node.holders import Holder
 from milligpu.node.ledger import Allocation
 from milligpu.wire.grant import encode_grant
@@ -38,13 +38,12 @@ def view(
     running: frozenset[str] = frozenset(),
 ) -> View:
     return View(
-        "n1",
         promised,
         {name: Holder(uid, "main") for name, uid in holders.items()},
         {each.uid: each for each in pods},
         {each.name: each for each in held or []},
         running,
-        CARDS,
+        Here("n1", CARDS),
     )
 
 
@@ -113,3 +112,28 @@ def test_a_later_grant_resizes_a_running_container_where_it_fits() -> None:
     assert plan(view(greedy, pod("u2", 300), promised=promised, holders=holders, held=held)).resize == ()
     earlier = pod("u1", 100, generation=1)
     assert plan(view(earlier, pod("u2", 300), promised=promised, holders=holders, held=held)).resize == ()
+
+
+def test_one_who_shrinks_makes_room_for_one_who_grows_whichever_is_seen_first() -> None:
+    promised, holders = [promise("a"), promise("b", 2)], {"a": "u1", "b": "u2"}
+    held = [attached("a", "u1", 500), attached("b", "u2", 500)]
+    pods = pod("u1", 800, generation=2), pod("u2", 200, generation=2)
+    first = plan(view(*pods, promised=promised, holders=holders, held=held))
+    assert ([each.name for each in first.resize], first.held_back) == (["b"], ("a",))
+    then = plan(view(*pods, promised=promised, holders=holders, held=[held[0], *first.resize]))
+    assert ([each.name for each in then.resize], then.held_back) == (["a"], ())
+
+
+def test_nobody_is_attached_to_what_is_given_back_in_the_same_moment() -> None:
+    promised, holders = [promise("a"), promise("b", 2)], {"a": "u1", "b": "u2"}
+    pods = pod("u1", 200, generation=2), pod("u2", 500)
+    found = plan(view(*pods, promised=promised, holders=holders, held=[attached("a", "u1", 800)]))
+    assert [each.name for each in found.resize] == ["a"]
+    assert [each.problem.fault for each in found.refused] == [Fault.OVERCOMMIT]
+
+
+def test_a_later_grant_that_does_not_fit_is_held_back_and_looked_at_again() -> None:
+    promised, holders = [promise("a"), promise("b", 2)], {"a": "u1", "b": "u2"}
+    held = [attached("a", "u1", 500), attached("b", "u2", 500)]
+    found = plan(view(pod("u1", 800, generation=2), pod("u2", 500), promised=promised, holders=holders, held=held))
+    assert (found.resize, found.held_back) == ((), ("a",))

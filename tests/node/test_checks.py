@@ -6,7 +6,7 @@ from milligpu.model.gpu import Gpu, Mode, State
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import Kind
 from milligpu.model.units import Mib, Milli
-from milligpu.node.checks import Fault, Tenancy, check
+from milligpu.node.checks import Fault, Here, Tenancy, check, check_resize
 
 CARDS = {
     "GPU-a": Gpu("GPU-a", "V100", Mib(16384)),
@@ -25,7 +25,7 @@ def share(gpu: str, milli: int, mib: int = 1024) -> GpuShare:
 
 
 def fault(of: Tenancy, others: Iterable[Tenancy] = (), container: str = "main") -> Fault | None:
-    problem = check(of, container, "n1", CARDS, others)
+    problem = check(of, container, Here("n1", CARDS), others)
     return problem.fault if problem else None
 
 
@@ -68,3 +68,23 @@ def test_no_card_is_promised_beyond_its_size() -> None:
 def test_a_pod_does_not_stand_in_its_own_way() -> None:
     of = tenancy("u1", share("GPU-a", 900))
     assert fault(of, [of]) is None
+
+
+def test_a_pod_with_several_containers_counts_once() -> None:
+    of = tenancy("u2", share("GPU-a", 500))
+    assert fault(tenancy("u1", share("GPU-a", 500)), [of, of]) is None
+
+
+def test_memory_in_use_above_a_lowered_cap_is_nobody_elses() -> None:
+    newcomer, shrunk = tenancy("u1", share("GPU-a", 100, 10000)), tenancy("u2", share("GPU-a", 100, 1000))
+    assert check(newcomer, "main", Here("n1", CARDS), [shrunk]) is None
+    still = Here("n1", CARDS, {("u2", "GPU-a"): Mib(8000)})
+    problem = check(newcomer, "main", still, [shrunk])
+    assert problem is not None
+    assert problem.fault is Fault.OVERCOMMIT
+
+
+def test_one_who_is_on_a_sick_card_may_still_be_resized() -> None:
+    assert check_resize(tenancy("u1", share("GPU-sick", 100)), "main", Here("n1", CARDS), []) is None
+    too_much = check_resize(tenancy("u1", share("GPU-sick", 1000, 20000)), "main", Here("n1", CARDS), [])
+    assert too_much is not None

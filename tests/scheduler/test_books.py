@@ -39,9 +39,9 @@ class World:
             self.books.put_node(sight)
 
     def sight(self, name: str, milli: int, grant: Grant | None = None, **more: str) -> PodSight:
-        found = pod(
-            name, milli, grant=grant, phase=more.get("phase", "Pending"), nominated=more.get("nominated", "")
-        )
+        notes = {"milligpu.dev/resize": more["resize"]} if "resize" in more else None
+        phase, nominated = more.get("phase", "Pending"), more.get("nominated", "")
+        found = pod(name, milli, grant=grant, phase=phase, nominated=nominated, notes=notes)
         return self.pods.sight(objects.decode_pod(json.dumps(found).encode()))
 
     def see(self, name: str, milli: int, grant: Grant | None = None, **more: str) -> PodSight:

@@ -59,8 +59,8 @@ COMMANDS: dict[str, Entry] = {
     ),
     "resize": Entry(
         "milligpu.cli.resize",
-        "Change the share of a running command.",
-        "milligpu resize 3f2a1c -p 0.3 -m 2Gi",
+        "Change the share of a running command or pod.",
+        "kubectl milligpu resize pod/my-pod -p 0.3 -m 2Gi",
     ),
     "run": Entry(
         "milligpu.cli.run",

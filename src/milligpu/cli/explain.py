@@ -37,7 +37,7 @@ def _explain(client: Any, namespace: str, name: str) -> dict[str, Any]:
     sight = PodReader(dialects.read).sight(found)
     state, text = "waiting", ""
     if sight.node:
-        state, text = "bound", _held(sight.node, sight.grant)
+        state, text = "bound", _held(sight) + resizing(client, sight)
     elif not sight.wish.wants_gpu:
         state, text = "no-gpu", "it asks for no GPU: kubectl describe pod says what the scheduler thinks"
     elif sight.gated:
@@ -47,18 +47,41 @@ def _explain(client: Any, namespace: str, name: str) -> dict[str, Any]:
     return {"namespace": namespace, "pod": name, "state": state, "text": text}
 
 
-def _held(node: str, grant: Any) -> str:
-    from milligpu.model.units import show_mib, show_milli  # noqa: PLC0415
+def _held(sight: Any) -> str:
+    from milligpu.scheduler.resizes import words  # noqa: PLC0415
 
-    if grant is None:
-        return f"on {node}, without a grant: no GPU is attached to it"
-    parts = [
-        f"{container}: {share.gpu} "
-        + ("whole" if share.whole else f"{show_milli(share.milli)} with {show_mib(share.mib)}")
-        for container, shares in grant.containers.items()
-        for share in shares
-    ]
-    return f"on {node}; {', '.join(parts)}"
+    if sight.grant is None:
+        return f"on {sight.node}, without a grant: no GPU is attached to it"
+    return f"on {sight.node}; {words(sight.grant)}"
+
+
+def resizing(client: Any, sight: Any) -> str:
+    """What keeps a pod from the share that it wants instead."""
+    from milligpu.kube import fetch  # noqa: PLC0415
+    from milligpu.kube.api import Refused  # noqa: PLC0415
+    from milligpu.model.errors import BadRequest  # noqa: PLC0415
+    from milligpu.scheduler import resizes  # noqa: PLC0415
+    from milligpu.scheduler.resizer import WAITS  # noqa: PLC0415
+    from milligpu.scheduler.view import view  # noqa: PLC0415
+
+    if not sight.resize or sight.grant is None:
+        return ""
+    try:
+        books = view(fetch.nodes(client), fetch.pods(client))
+        entry = books.entry(sight.uid)
+        grant = None if entry is None else resizes.wanted(entry)
+        if entry is None or grant is None:
+            return ""
+        missing = resizes.short_of(books, entry, grant)
+        why = resizes.explain(missing) if missing else "nothing is missing for it"
+        return f"; wants {resizes.words(grant)}; {why}"
+    except BadRequest as error:
+        return f"; {error.message}"
+    except Refused as error:
+        if error.status != 403:
+            raise
+        said = fetch.notes(client, sight.wish.pod.namespace, sight.uid, WAITS)
+        return f"; {said[-1]}" if said else ""
 
 
 def _why(client: Any, namespace: str, sight: Any) -> str:

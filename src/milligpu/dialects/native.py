@@ -14,13 +14,15 @@ from milligpu.model.request import PodRequest, ShareRequest
 from milligpu.model.requirements import ANY, parse_requirements
 from milligpu.model.units import GPUS_MAX, WHOLE, Milli, parse_mib, parse_milli, parse_whole
 
+# What is written on pods of any dialect when they are there.
+_LATER = frozenset({names.GRANT, names.RESIZE})
 CLASS_RESOURCE = "gpu-"
 """`gpu-gold: 1` is one GPU of the class gold."""
 
 
 def speaks(words: pods.Words) -> str | None:
     """The first field in this dialect; whole GPUs (`nvidia.com/gpu`) may stand beside it."""
-    notes = (key for key in words.annotations if key.startswith(names.PREFIX) and key != names.GRANT)
+    notes = (key for key in words.annotations if key.startswith(names.PREFIX) and key not in _LATER)
     resources = (
         field for key, field in words.devices.items() if key.startswith((names.VGPU, CLASS_RESOURCE, names.PREFIX))
     )

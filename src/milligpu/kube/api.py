@@ -21,6 +21,7 @@ TIMEOUT_S = 4.0
 _CONNECTIONS = 128
 _CHUNK = 1 << 20
 
+JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
 

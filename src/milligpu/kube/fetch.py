@@ -33,6 +33,14 @@ def pod(client: Client, namespace: str, name: str) -> objects.Pod:
         raise _refused(f"pod {namespace}/{name}", error) from None
 
 
+def annotate_pod(client: Client, namespace: str, name: str, annotations: dict[str, str]) -> None:
+    """Write annotations of a pod."""
+    try:
+        cast(Any, client).patch(Pod, name, {"metadata": {"annotations": annotations}}, namespace=namespace)
+    except ApiError as error:
+        raise _refused(f"pod {namespace}/{name}", error) from None
+
+
 def notes(client: Client, namespace: str, uid: str, reason: str) -> list[str]:
     """What events of one reason say about a pod, the latest last."""
     fields = {"involvedObject.uid": uid, "reason": reason}

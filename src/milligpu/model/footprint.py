@@ -71,7 +71,7 @@ def footprint(containers: Iterable[ContainerRequest], gpu: Gpu, policy: Policy |
     """Fold a pod's containers onto GPUs like this one."""
     order = sorted(containers, key=lambda container: container.kind is Kind.MAIN)
     running = _Stage(gpu)
-    peak: list[Demand] = []
+    most: list[Demand] = []
     slices: dict[str, tuple[tuple[int, Slice], ...]] = {}
     for container in order:
         if container.share is None:
@@ -80,14 +80,14 @@ def footprint(containers: Iterable[ContainerRequest], gpu: Gpu, policy: Policy |
         # An init container leaves before the next one starts: it is added to a copy.
         stage = _Stage(gpu, running.gpus) if container.kind is Kind.INIT else running
         slices[container.name] = stage.add(container.share.count, part)
-        peak = _larger(peak, stage.gpus)
-    return Footprint(tuple(peak), slices)
+        most = _larger(most, stage.gpus)
+    return Footprint(tuple(most), slices)
 
 
 def _larger(a: list[Demand], b: list[Demand]) -> list[Demand]:
     longest = max(len(a), len(b))
     pairs = zip(a + [NOTHING] * (longest - len(a)), b + [NOTHING] * (longest - len(b)), strict=True)
-    return [_peak(x, y) for x, y in pairs]
+    return [peak(x, y) for x, y in pairs]
 
 
 def held(
@@ -100,16 +100,16 @@ def held(
     """
     order = [name for name in kinds if name in shares] + [name for name in shares if name not in kinds]
     running: dict[str, Demand] = {}
-    peak: dict[str, Demand] = {}
+    most: dict[str, Demand] = {}
     for name in order:
         stage = dict(running)
         for share in shares[name]:
             stage[share.gpu] = stage.get(share.gpu, NOTHING).plus(_demand(share, cards.get(share.gpu)))
         for gpu, demand in stage.items():
-            peak[gpu] = _peak(peak.get(gpu, NOTHING), demand)
+            most[gpu] = peak(most.get(gpu, NOTHING), demand)
         if kinds.get(name, Kind.MAIN) is not Kind.INIT:
             running = stage
-    return peak
+    return most
 
 
 def _demand(share: GpuShare, card: Gpu | None) -> Demand:
@@ -118,5 +118,6 @@ def _demand(share: GpuShare, card: Gpu | None) -> Demand:
     return Demand(share.milli, share.mib, share.whole)
 
 
-def _peak(a: Demand, b: Demand) -> Demand:
+def peak(a: Demand, b: Demand) -> Demand:
+    """The larger of two that are never there at the same time."""
     return Demand(max(a.milli, b.milli), max(a.mib, b.mib), a.whole or b.whole)

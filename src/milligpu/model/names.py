@@ -24,6 +24,8 @@ GROUP_SIZE = PREFIX + "group-size"
 GROUP_LEAST = PREFIX + "group-least"
 SHARES = PREFIX + "shares"
 """Per container, what the two resources cannot say: several GPUs in part, or memory without compute."""
+RESIZE = PREFIX + "resize"
+"""Another share for a running pod; written at any time."""
 DIALECT = PREFIX + "dialect"
 """In which dialect the pod was written before admission brought it into this form."""
 
@@ -42,6 +44,7 @@ USER_ANNOTATIONS = frozenset(
         GROUP_SIZE,
         GROUP_LEAST,
         SHARES,
+        RESIZE,
         DIALECT,
     }
 )

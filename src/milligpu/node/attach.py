@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from milligpu.model.errors import MilligpuError
-from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
 from milligpu.model.request import Kind
-from milligpu.node.checks import Fault, Problem, Tenancy, check
+from milligpu.node.checks import Fault, Here, Problem, Tenancy, check, check_resize
 from milligpu.node.holders import Holder
 from milligpu.node.ledger import Allocation
 from milligpu.wire.grant import decode_grant
@@ -46,7 +45,6 @@ class Attached:
 class View:
     """Everything that the plan depends on."""
 
-    node: str
     promised: Sequence[Allocation]
     holders: Mapping[str, Holder]
     """By the allocation's name; who is not there is not known yet."""
@@ -56,7 +54,7 @@ class View:
     """By the allocation's name."""
     running: frozenset[str]
     """Uids of pods that still have processes here."""
-    cards: Mapping[str, Gpu]
+    here: Here
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,17 @@ class Plan:
     refused: tuple[Refused, ...]
     resize: tuple[Attached, ...] = ()
     """Running containers whose pod has a later grant."""
+    held_back: tuple[str, ...] = ()
+    """Those whose later grant does not fit yet."""
 
 
 def plan(view: View) -> Plan:
     """Decide in the order in which the kubelet asked, so that of two who do not fit the first one wins."""
     gone = tuple(name for name in view.holders if _is_gone(view, name))
     standing = {name: each for name, each in view.attached.items() if name not in gone}
-    resized = _resized(view, standing)
+    resized, held_back = _resized(view, standing)
+    # What somebody gives back counts as his until it was seen how much of it he uses.
+    before = [each.tenancy for each in standing.values()]
     standing |= {each.name: each for each in resized}
     refused: list[Refused] = []
     fresh: list[Attached] = []
@@ -92,29 +94,36 @@ def plan(view: View) -> Plan:
         holder = view.holders.get(promise.name)
         if holder is None or promise.name in standing or promise.name in gone:
             continue
-        decided = _decide(view, promise.name, holder, [each.tenancy for each in standing.values()])
+        decided = _decide(view, promise.name, holder, [*before, *(each.tenancy for each in standing.values())])
         if isinstance(decided, Attached):
             standing[promise.name] = decided
             fresh.append(decided)
         else:
             refused.append(Refused(promise.name, holder, decided))
-    return Plan(tuple(fresh), gone, tuple(refused), resized)
+    return Plan(tuple(fresh), gone, tuple(refused), resized, held_back)
 
 
-def _resized(view: View, standing: Mapping[str, Attached]) -> tuple[Attached, ...]:
-    """Later generations of grants, where they fit; one that does not leaves things as they are until it does."""
+def _resized(view: View, standing: Mapping[str, Attached]) -> tuple[tuple[Attached, ...], tuple[str, ...]]:
+    """Later generations of grants, where they fit, and the names of those that are left as they are until then."""
     found: dict[str, Attached] = {}
-    for name, each in standing.items():
-        pod = view.pods.get(each.tenancy.uid)
-        grant = read_grant(pod) if pod is not None else None
-        if pod is None or not isinstance(grant, Grant) or grant.generation <= each.tenancy.grant.generation:
-            continue
-        later = Tenancy(pod.uid, grant, pod.kinds)
-        others = [one.tenancy for one in (dict(standing) | found).values()]
-        same_cards = grant.gpus == each.tenancy.grant.gpus
-        if same_cards and check(later, each.container, view.node, view.cards, others) is None:
-            found[name] = Attached(name, each.container, later)
-    return tuple(found.values())
+    held_back: list[str] = []
+    for each in standing.values():
+        later = _later(view, each)
+        others = [one.tenancy for one in (*standing.values(), *found.values())]
+        if later is not None and check_resize(later.tenancy, later.container, view.here, others) is None:
+            found[each.name] = later
+        elif later is not None:
+            held_back.append(each.name)
+    return tuple(found.values()), tuple(held_back)
+
+
+def _later(view: View, each: Attached) -> Attached | None:
+    pod = view.pods.get(each.tenancy.uid)
+    grant = read_grant(pod) if pod is not None else None
+    if pod is None or not isinstance(grant, Grant) or grant.generation <= each.tenancy.grant.generation:
+        return None
+    same = grant.gpus == each.tenancy.grant.gpus and each.container in grant.containers
+    return Attached(each.name, each.container, Tenancy(pod.uid, grant, pod.kinds)) if same else None
 
 
 def _is_gone(view: View, name: str) -> bool:
@@ -131,9 +140,7 @@ def _decide(view: View, name: str, holder: Holder, others: Sequence[Tenancy]) ->
     if isinstance(grant, Problem):
         return grant
     tenancy = Tenancy(pod.uid, grant, pod.kinds)
-    return check(tenancy, holder.container, view.node, view.cards, others) or Attached(
-        name, holder.container, tenancy
-    )
+    return check(tenancy, holder.container, view.here, others) or Attached(name, holder.container, tenancy)
 
 
 # Every look reads the grant of every pod; a node has some hundred pods at most.

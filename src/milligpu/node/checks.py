@@ -5,13 +5,14 @@ no card is promised beyond its size, whatever a paused scheduler or a forged ann
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from milligpu.model.footprint import Demand, held
+from milligpu.model.footprint import Demand, held, peak
 from milligpu.model.gpu import Gpu, Mode, State
 from milligpu.model.grant import Grant
 from milligpu.model.request import Kind
+from milligpu.model.units import Mib
 
 
 class Fault(StrEnum):
@@ -48,10 +49,28 @@ class Tenancy:
     kinds: Mapping[str, Kind]
 
 
-def check(
-    tenancy: Tenancy, container: str, node: str, cards: Mapping[str, Gpu], others: Iterable[Tenancy]
-) -> Problem | None:
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a grant is checked against."""
+
+    node: str
+    cards: Mapping[str, Gpu]
+    used: Mapping[tuple[str, str], Mib] = field(default_factory=dict[tuple[str, str], Mib])
+    """By pod and card, what resized pods use: a cap that was lowered below that frees only what is not in use."""
+
+
+def check(tenancy: Tenancy, container: str, here: Here, others: Iterable[Tenancy]) -> Problem | None:
     """Whether this container may have what its pod's grant says, beside what `others` hold here."""
+    found = _check_identity(tenancy, container, here.node) or _check_cards(tenancy, here.cards)
+    return found or _check_sums(tenancy, here, others)
+
+
+def check_resize(tenancy: Tenancy, container: str, here: Here, others: Iterable[Tenancy]) -> Problem | None:
+    """The same for a later grant of one who is on the cards already, however well these are."""
+    return _check_identity(tenancy, container, here.node) or _check_sums(tenancy, here, others)
+
+
+def _check_identity(tenancy: Tenancy, container: str, node: str) -> Problem | None:
     grant = tenancy.grant
     if grant.uid != tenancy.uid:
         return Problem(Fault.OTHER_POD, f"the grant is for pod uid {grant.uid}, this one is {tenancy.uid}")
@@ -59,7 +78,7 @@ def check(
         return Problem(Fault.OTHER_NODE, f"the grant is for node {grant.node}, this one is {node}")
     if container not in grant.containers:
         return Problem(Fault.NO_SHARE, f"the grant has no share for container {container}")
-    return _check_cards(tenancy, cards) or _check_sums(tenancy, cards, others)
+    return None
 
 
 def _check_cards(tenancy: Tenancy, cards: Mapping[str, Gpu]) -> Problem | None:
@@ -77,17 +96,25 @@ def _check_cards(tenancy: Tenancy, cards: Mapping[str, Gpu]) -> Problem | None:
     return None
 
 
-def _check_sums(tenancy: Tenancy, cards: Mapping[str, Gpu], others: Iterable[Tenancy]) -> Problem | None:
-    taken: dict[str, list[Demand]] = {}
-    for other in others:
-        if other.uid != tenancy.uid:
-            for gpu, demand in held(other.grant.containers, other.kinds, cards).items():
-                taken.setdefault(gpu, []).append(demand)
-    for gpu, demand in held(tenancy.grant.containers, tenancy.kinds, cards).items():
-        card, beside = cards[gpu], taken.get(gpu, [])
+def _check_sums(tenancy: Tenancy, here: Here, others: Iterable[Tenancy]) -> Problem | None:
+    taken = held_here((other for other in others if other.uid != tenancy.uid), here)
+    for gpu, demand in held(tenancy.grant.containers, tenancy.kinds, here.cards).items():
+        if gpu not in here.cards:
+            return Problem(Fault.UNKNOWN_GPU, f"this node has no GPU {gpu}")
+        card, beside = here.cards[gpu], [amount for (_, on), amount in taken.items() if on == gpu]
         milli = demand.milli + sum(other.milli for other in beside)
         mib = demand.mib + sum(other.mib for other in beside)
         if milli > card.milli - card.reserved or mib > card.mib or (beside and demand.whole):
             want, have = f"{milli} milli and {mib} MiB", f"{card.milli - card.reserved} and {card.mib}"
             return Problem(Fault.OVERCOMMIT, f"with those who hold it now GPU {gpu} would give {want} of {have}")
     return None
+
+
+def held_here(tenancies: Iterable[Tenancy], here: Here) -> dict[tuple[str, str], Demand]:
+    """By pod and card, what each holds: of two generations of its grant the larger, and at least what it uses."""
+    found: dict[tuple[str, str], Demand] = {}
+    for each in tenancies:
+        for gpu, demand in held(each.grant.containers, each.kinds, here.cards).items():
+            used = replace(demand, mib=Mib(max(demand.mib, here.used.get((each.uid, gpu), 0))))
+            found[each.uid, gpu] = peak(used, found.get((each.uid, gpu), used))
+    return found

@@ -1,7 +1,7 @@
 """Bring the node in step with the plan: look, decide, do; after every event, and once a second while unsure."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import structlog
@@ -9,9 +9,12 @@ import structlog
 from milligpu.kubelet.checkpoint import read_checkpoint
 from milligpu.kubelet.pod_resources import PodResources
 from milligpu.model.errors import MilligpuError, Unavailable
+from milligpu.model.units import Mib
 from milligpu.node.attach import Attached, Plan, View, plan
 from milligpu.node.attachments import Attachments, shares
+from milligpu.node.beyond import used_by_resized
 from milligpu.node.cards import CardWatch
+from milligpu.node.checks import Here
 from milligpu.node.complaints import Complaints
 from milligpu.node.holders import Holder, by_record, by_slots
 from milligpu.node.leases import Leases
@@ -99,7 +102,8 @@ class Reconciler:
         await self._find_holders()
         unknown = self._uids() - self._pods.watched.keys()
         certain = await self._pods.look(unknown)
-        view = self._view(unknown, certain)
+        held = [each.tenancy for each in self._attachments.held.values()]
+        view = self._view(unknown, certain, await used_by_resized(self._cards, held))
         todo = plan(view)
         self._do(todo)
         await self._complaints.tell(todo.refused, self._pods.known)
@@ -107,21 +111,20 @@ class Reconciler:
         if missing and self._tries < _SOON_TRIES:
             self._tries += 1
             return min(_SOON_S * 2 ** min(self._tries, 10), _SOON_MOST_S)
-        return _UNSURE_S if missing or todo.refused or unknown else _SURE_S
+        return _UNSURE_S if missing or todo.refused or todo.held_back or unknown else _SURE_S
 
-    def _view(self, unknown: set[str], certain: bool) -> View:
+    def _view(self, unknown: set[str], certain: bool, used: Mapping[tuple[str, str], Mib]) -> View:
         pods = self._pods.known
         doubtful = {uid for uid in self._uids() if uid not in pods or pods[uid].finished}
         running = pods_running() & doubtful if doubtful else frozenset[str]()
         return View(
-            node=self._settings.node,
             promised=self._ledger.entries,
             holders=self._holders,
             pods=pods,
             attached=self._attachments.held,
             # Without the API server's word nobody is gone.
             running=running if certain else running | unknown,
-            cards=self._cards.gpus,
+            here=Here(self._settings.node, self._cards.gpus, used),
         )
 
     def _uids(self) -> set[str]:
@@ -165,6 +168,8 @@ class Reconciler:
             self._attachments.attach(each)
             self._leases.add(each, self._attachments)
             log.info("attached", pod=each.tenancy.uid, container=each.container, shares=_words(each))
+        if todo.resize:
+            self._wake.set()  # what was given back may be enough for somebody who waits
         if todo.detach or todo.attach or todo.resize:
             self._changed()
 

@@ -19,7 +19,7 @@ from milligpu.metrics.node import families
 from milligpu.model import names
 from milligpu.model.footprint import Demand, held
 from milligpu.node import slots
-from milligpu.node.attachments import Attachments, our_libraries
+from milligpu.node.attachments import Attachments, our_libraries, shares
 from milligpu.node.cards import CardWatch
 from milligpu.node.complaints import Complaints
 from milligpu.node.driver import Driver, find_driver
@@ -129,12 +129,22 @@ class NodeAgent:
     def _offer(self) -> None:
         gpus, taken = list(self._cards.gpus.values()), self._held()
         capacities = {
-            names.VGPU: (slots.share_capacity(gpus, taken), slots.most_shares(len(gpus))),
-            names.WHOLE_GPU: (slots.whole_capacity(gpus, taken), len(gpus)),
+            names.VGPU: slots.share_capacity(gpus, taken) + self._resized(),
+            names.WHOLE_GPU: slots.whole_capacity(gpus, taken),
         }
-        for resource, (capacity, most) in capacities.items():
+        for resource, capacity in capacities.items():
             used = {slot for each in self._ledger.entries if each.resource == resource for slot in each.slots}
-            self._plugins[resource].offer(slots.offer(capacity, most, used))
+            self._plugins[resource].offer(slots.offer(capacity, used))
+
+    def _resized(self) -> int:
+        """Slots beyond what is held, because the kubelet counts resized pods with what they asked for at first."""
+        counted = {each.name: len(each.slots) for each in self._ledger.entries}
+        held_now = self._attachments.held.values()
+        return sum(
+            counted.get(each.name, 0) - sum(share.milli for share in shares(each))
+            for each in held_now
+            if each.tenancy.grant.generation > 1
+        )
 
     def _held(self) -> dict[str, Demand]:
         """What is in use of each card."""

@@ -5,11 +5,11 @@ the kubelet's choice of slots has nothing to do with cards.
 """
 
 from collections.abc import Collection, Iterable
-from functools import cache
+from functools import lru_cache
+from itertools import count, islice
 
 from milligpu.model.footprint import Demand
 from milligpu.model.gpu import Gpu, State
-from milligpu.model.units import WHOLE
 
 
 def share_capacity(gpus: Iterable[Gpu], held: dict[str, Demand]) -> int:
@@ -27,20 +27,15 @@ def whole_capacity(gpus: Iterable[Gpu], held: dict[str, Demand]) -> int:
     )
 
 
-def offer(capacity: int, most: int, used: Collection[str]) -> frozenset[str]:
-    """The slots to show: those in use, and free ones up to the capacity; `most` is how many there ever are."""
-    if capacity >= most:
-        return _all(most)
-    free = (str(number) for number in range(most) if str(number) not in used)
-    return frozenset(used) | {slot for slot, _ in zip(free, range(capacity - len(used)), strict=False)}
+def offer(capacity: int, used: Collection[str]) -> frozenset[str]:
+    """The slots to show: those in use, and free ones up to the capacity."""
+    if _first(capacity).issuperset(used):
+        return _first(capacity)
+    free = (name for number in count() if (name := str(number)) not in used)
+    return frozenset(used) | frozenset(islice(free, max(0, capacity - len(used))))
 
 
-@cache
-def _all(most: int) -> frozenset[str]:
+@lru_cache(maxsize=8)
+def _first(capacity: int) -> frozenset[str]:
     """While all cards are well, what is offered never changes, however many slots are in use."""
-    return frozenset(str(number) for number in range(most))
-
-
-def most_shares(count: int) -> int:
-    """More than any sum of cards: numbers of slots in use never run out under those that are free."""
-    return count * WHOLE
+    return frozenset(str(number) for number in range(capacity))

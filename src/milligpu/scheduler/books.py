@@ -14,7 +14,7 @@ from itertools import count
 import numpy as np
 
 from milligpu.model.errors import BadRequest, NoCapacity
-from milligpu.model.footprint import held
+from milligpu.model.footprint import held, peak
 from milligpu.model.gpu import Node
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import PodRequest
@@ -71,6 +71,10 @@ class Entry:
     seen: bool = False
     """Whether the watch has shown it; kube-scheduler may be ahead."""
     gated: bool = False
+    resize: str = ""
+    """What it wants instead of its grant, as it wrote it."""
+    coming: Grant | None = None
+    """The next generation of its grant, while it is being written: what either takes is taken."""
     nominated: str = ""
     """The node in its status."""
     refused_at: float = -_FOREVER
@@ -89,6 +93,8 @@ class Books:
         self._now = now
         self._entries: dict[str, Entry] = {}
         self._waiting: dict[str, Entry] = {}
+        self.resizing: dict[str, Entry] = {}
+        """Bound pods that once asked for another share."""
         self._numbers = count(1)
         self._on_node: dict[str, set[str]] = {}
         self._places: dict[str, Place] = {}
@@ -196,13 +202,20 @@ class Books:
 
     def _put_bound(self, sight: PodSight) -> None:
         entry = self._entry(sight.wish)
-        entry.seen = True
-        if entry.node == sight.node and entry.grant == sight.grant and entry.stage is not Stage.WAITING:
-            entry.stage, entry.until = Stage.BOUND, _FOREVER
-            return
+        entry.seen, entry.resize = True, sight.resize
+        if sight.resize:
+            self.resizing[sight.uid] = entry
+        if entry.node == sight.node and entry.stage is not Stage.WAITING:
+            if _is_later(entry.grant, sight.grant):
+                return  # an old sight: the resize that it does not know of has been written
+            if entry.grant == sight.grant:
+                entry.stage = Stage.BOUND
+                entry.until = _FOREVER if entry.coming is None else entry.until
+                return
         self._set_free(entry)
         del self._waiting[sight.uid]
         entry.stage, entry.node, entry.grant, entry.until = Stage.BOUND, sight.node, sight.grant, _FOREVER
+        entry.coming = None
         self._on_node.setdefault(sight.node, set()).add(sight.uid)
         self._book(entry)
         self._yield_to_the_truth(sight.node)
@@ -240,6 +253,7 @@ class Books:
         if entry is not None:
             self._set_free(entry)
             del self._waiting[uid]
+            self.resizing.pop(uid, None)
 
     def uids(self) -> set[str]:
         """All pods that a list must name, or they are gone; what the watch has yet to show is not among them."""
@@ -392,17 +406,29 @@ class Books:
             self._mark_use(entry.node)
             self.freed += 1
         entry.stage, entry.grant, entry.node, entry.until = Stage.WAITING, None, "", _FOREVER
+        entry.coming = None
         self._waiting[uid] = entry
 
     def _book(self, entry: Entry) -> None:
         """Book what a bound pod holds, by force: it is there, whether or not it should be."""
         if entry.node in self._snap.nodes and entry.wish.pod.uid not in self._snap.holdings:
-            self._snap.take(self._holding(entry), force=True)
+            holding = self.holding(entry, entry.grant)
+            if entry.coming is not None:
+                holding = _both(holding, self.holding(entry, entry.coming))
+            self._snap.take(holding, force=True)
             self._mark_use(entry.node)
 
-    def _holding(self, entry: Entry) -> Holding:
+    def rebook(self, entry: Entry) -> None:
+        """What a bound pod holds has changed, or is about to."""
+        if entry.wish.pod.uid in self._snap.holdings:
+            self.placer.release(entry.wish.pod.uid)
+        self._book(entry)
+        self.freed += 1
+
+    def holding(self, entry: Entry, grant: Grant | None) -> Holding:
+        """What a pod on its node would hold with this grant."""
         request = entry.wish.request
-        shares = dict[str, tuple[GpuShare, ...]]() if entry.grant is None else entry.grant.containers
+        shares = dict[str, tuple[GpuShare, ...]]() if grant is None else grant.containers
         kinds = {} if request is None else {each.name: each.kind for each in request.containers}
         cards = {gpu.uuid: gpu for gpu in self._snap.nodes[entry.node].gpus}
         # A card that the node no longer reports cannot be given to anybody else either.
@@ -441,6 +467,16 @@ def _asked(wish: Wish) -> PodRequest:
     if wish.request is None:
         raise BadRequest("pod", str(wish.pod), f"a request that can be read; {wish.mistake}")
     return wish.request
+
+
+def _is_later(known: Grant | None, seen: Grant | None) -> bool:
+    return known is not None and seen is not None and known.generation > seen.generation
+
+
+def _both(a: Holding, b: Holding) -> Holding:
+    """On each card the larger of two grants of one pod."""
+    theirs = dict(b.cards)
+    return replace(a, cards=tuple((gpu, peak(demand, theirs[gpu])) for gpu, demand in a.cards))
 
 
 def _same_but_states(old: Node, new: Node) -> bool:

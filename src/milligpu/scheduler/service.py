@@ -29,6 +29,7 @@ from milligpu.scheduler.extender import BODY_MAX, Extender, failure
 from milligpu.scheduler.leader import Leader, Timing
 from milligpu.scheduler.metrics import Metrics
 from milligpu.scheduler.nominator import Nominator
+from milligpu.scheduler.resizer import Resizer
 from milligpu.scheduler.server import STANDBY, Routes, Tls, error_body, serving
 from milligpu.scheduler.sharepods import SharePods
 from milligpu.scheduler.sight import NodeReader, PodReader
@@ -55,6 +56,7 @@ class Term:
         self.extender = Extender(self.books, self._pods)
         self.binder = Binder(api, self.books, self._pods, valid)
         self.nominator = Nominator(api, self.books, settings.schedulers, now)
+        self._resizer = Resizer(api, self.books, settings.identity, valid, now)
         self._teller = Teller(api, self.books, self.nominator, settings.identity, now)
         self._to_see = {"pods", "nodes"}
         self._seen_all = asyncio.Event()
@@ -80,6 +82,7 @@ class Term:
             await self._seen_all.wait()
             tasks.create_task(self.nominator.run())
             tasks.create_task(self._teller.run())
+            tasks.create_task(self._resizer.run())
             if self._settings.admission is not None:
                 tasks.create_task(Admission(self._api, self._settings.admission, self._largest_card).run())
                 tasks.create_task(SharePods(self._api).run())
@@ -151,6 +154,7 @@ class Term:
                     for kind, pod in items:
                         self._drop_pod(pod.metadata.uid) if kind == "DELETED" else self._put_pod(pod)
             self.nominator.notice()
+            self._resizer.notice()
 
     def _put_pod(self, pod: objects.Pod) -> None:
         try:

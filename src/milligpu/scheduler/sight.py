@@ -71,6 +71,8 @@ class PodSight:
     gated: bool
     leaving: bool
     nominated: str
+    resize: str = ""
+    """The annotation by which a running pod asks for another share."""
 
     @property
     def uid(self) -> str:
@@ -94,11 +96,12 @@ class PodReader:
         return PodSight(
             wish=self._wish(pod, spec),
             node=spec.nodeName,
-            grant=_grant(meta) if spec.nodeName else None,
+            grant=grant_of(meta) if spec.nodeName else None,
             ended=status.phase in _ENDED,
             gated=bool(spec.schedulingGates),
             leaving=meta.deletionTimestamp is not None,
             nominated=status.nominatedNodeName,
+            resize=(meta.annotations or {}).get(names.RESIZE, ""),
         )
 
     def _wish(self, pod: objects.Pod, spec: _Spec) -> Wish:
@@ -151,7 +154,8 @@ class PodReader:
         return self._shapes.setdefault((key, constraints), next(self._numbers))
 
 
-def _grant(meta: objects.Meta) -> Grant | None:
+def grant_of(meta: objects.Meta) -> Grant | None:
+    """A bound pod's grant; None where there is none that anybody would honour."""
     text = (meta.annotations or {}).get(names.GRANT)
     if text is None:
         return None

@@ -1,0 +1,206 @@
+"""A running pod gets another share: the same process, without a restart, sees it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube.core.exceptions import ApiError
+from lightkube.models.core_v1 import ResourceQuotaSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod, ResourceQuota
+
+from devcluster import images
+from devcluster.api import patch_in
+from devcluster.cluster import Cluster
+from devcluster.fixtures import unique_name
+from devcluster.platform import GpuNode, install_platform
+from devcluster.pods import pod, wait_for_phase
+from devcluster.wait import until
+from milligpu.model import names
+from tests.e2e.scheduling import grant_of, told
+
+pytestmark = pytest.mark.e2e
+
+# It says what it sees of its GPU whenever that changes, and allocates and frees MiB as it is told on a file.
+PROGRAM = """
+import ctypes, os, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(code):
+    assert code == 0, code
+check(cuda.cuInit(0))
+context = ctypes.c_void_p()
+check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+check(cuda.cuCtxSetCurrent(context))
+block, total, free, shown = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t(), None
+while True:
+    order = open("/tmp/order").read().split() if os.path.exists("/tmp/order") else []
+    if order:
+        os.remove("/tmp/order")
+    if order[:1] == ["take"]:
+        print("take", order[1], cuda.cuMemAlloc_v2(ctypes.byref(block), int(order[1]) << 20), flush=True)
+    if order[:1] == ["give"]:
+        print("give", cuda.cuMemFree_v2(block), flush=True)
+    check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    if shown != total.value >> 20:
+        shown = total.value >> 20
+        print("total", shown, os.getpid(), flush=True)
+    time.sleep(0.05)
+"""
+OUT_OF_MEMORY = 2
+
+
+@pytest.fixture(scope="module")
+def gpu_node(built_programs: None) -> Iterator[GpuNode]:
+    """A cluster as users have it: accounts, policies, one node with one card."""
+    del built_programs
+    with Cluster.start(unique_name(), real_nodes=1) as cluster:
+        yield install_platform(cluster, devices=1)[0]
+
+
+@pytest.fixture
+def namespace(gpu_node: GpuNode) -> Iterator[str]:
+    """A namespace of the test's own; what ran in it is gone before the next test asks for the card."""
+    name = unique_name()
+    gpu_node.cluster.kubectl("create", "namespace", name)
+    yield name
+    gpu_node.cluster.kubectl("delete", "namespace", name, "--wait=false")
+    gpu_node.cluster.kubectl("delete", "pods", "--all", "-n", name, "--grace-period=0", "--force")
+    containers = gpu_node.node.folder / "run/milligpu/containers"
+    until("everybody to be detached", lambda: not list(containers.iterdir()), 60)
+
+
+def start(gpu_node: GpuNode, namespace: str, name: str, milli: int, mib: int) -> None:
+    resources = {names.VGPU: str(milli), names.VGPU_MEMORY: str(mib)}
+    made = pod(name, ["python3", "-c", PROGRAM], resources=resources, image=images.CUDA.reference)
+    gpu_node.cluster.client.create(made, namespace=namespace)
+    wait_for_phase(gpu_node.cluster, namespace, name, "Running")
+    says(gpu_node, namespace, name, f"total {mib} ")
+
+
+def says(gpu_node: GpuNode, namespace: str, name: str, words: str) -> str:
+    cluster = gpu_node.cluster
+
+    def line() -> str | None:
+        said = "\n".join(cluster.client.log(name, namespace=namespace)).splitlines()
+        return next((each for each in reversed(said) if each.startswith(words)), None)
+
+    return until(f"{name} to say {words!r}", line, 60)
+
+
+def order(gpu_node: GpuNode, namespace: str, name: str, words: str) -> None:
+    write = f"echo {words} > /tmp/order.new && mv /tmp/order.new /tmp/order"
+    gpu_node.cluster.kubectl("exec", "-n", namespace, name, "--", "sh", "-c", write)
+
+
+def annotate(gpu_node: GpuNode, namespace: str, name: str, text: str) -> None:
+    note = {"metadata": {"annotations": {names.RESIZE: text}}}
+    patch_in(gpu_node.cluster.client, Pod, namespace, name, note)
+
+
+def command(gpu_node: GpuNode, namespace: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    program = str(Path(sys.executable).with_name("milligpu"))
+    where = ["-n", namespace, "--kubeconfig", str(gpu_node.cluster.kubeconfig)]
+    return subprocess.run([program, *words, *where], capture_output=True, text=True, check=False)
+
+
+def metric(gpu_node: GpuNode, name: str, pod_name: str) -> float | None:
+    text = gpu_node.page("metrics")
+    found = [line for line in text.splitlines() if line.startswith(name) and f'pod="{pod_name}"' in line]
+    return float(found[0].rpartition(" ")[2]) if found else None
+
+
+def generation(gpu_node: GpuNode, namespace: str, name: str) -> int:
+    grant = grant_of(gpu_node.cluster.client.get(Pod, name, namespace=namespace))
+    assert grant is not None
+    return grant.generation
+
+
+def test_a_running_process_sees_its_new_share(gpu_node: GpuNode, namespace: str) -> None:
+    start(gpu_node, namespace, "a", 300, 4096)
+    pid = says(gpu_node, namespace, "a", "total 4096").split()[2]
+    annotate(gpu_node, namespace, "a", json.dumps({"main": {"milli": 600, "mib": 8192}}))
+    assert says(gpu_node, namespace, "a", "total 8192").split()[2] == pid
+    assert metric(gpu_node, "milligpu_container_share_ratio", "a") == 0.6
+    assert "0.6 with 8Gi" in until("an event", lambda: told(gpu_node.cluster, namespace, "a", "Resized"), 30)
+    until("the kubelet to count the rest", lambda: gpu_node.allocatable(names.VGPU) == 300 + 400, 30)
+
+    less = command(gpu_node, namespace, "resize", "pod/a", "-p", "0.1", "-m", "1Gi")
+    assert (less.returncode, less.stderr) == (0, "")
+    assert "0.1 with 1Gi" in less.stdout
+    assert says(gpu_node, namespace, "a", "total 1024").split()[2] == pid
+    assert generation(gpu_node, namespace, "a") == 3
+    until("the kubelet to count the rest", lambda: gpu_node.allocatable(names.VGPU) == 300 + 900, 30)
+
+    start(gpu_node, namespace, "b", 900, 39936)
+    assert metric(gpu_node, "milligpu_container_share_ratio", "b") == 0.9
+
+
+def test_growth_waits_for_what_is_not_free_and_comes_when_it_is(gpu_node: GpuNode, namespace: str) -> None:
+    start(gpu_node, namespace, "a", 400, 4096)
+    start(gpu_node, namespace, "b", 500, 4096)
+    more = command(gpu_node, namespace, "resize", "pod/a", "-p", "0.8")
+    assert more.returncode == 75
+    assert "wants 400 more, 100 free" in more.stderr
+    assert generation(gpu_node, namespace, "a") == 1
+    assert "InsufficientGPUCore" in until(
+        "an event", lambda: told(gpu_node.cluster, namespace, "a", "ResizeWaits"), 30
+    )
+    explained = command(gpu_node, namespace, "explain", "a").stdout
+    assert "0.4 with 4Gi" in explained
+    assert "wants 400 more, 100 free" in explained
+    gpu_node.cluster.client.delete(Pod, "b", namespace=namespace, grace_period=0)
+    until("its turn", lambda: metric(gpu_node, "milligpu_container_share_ratio", "a") == 0.8, 60)
+
+
+def test_memory_in_use_above_a_lowered_cap_is_given_to_nobody(gpu_node: GpuNode, namespace: str) -> None:
+    start(gpu_node, namespace, "a", 500, 20480)
+    order(gpu_node, namespace, "a", "take 16384")
+    assert says(gpu_node, namespace, "a", "take 16384") == "take 16384 0"
+    annotate(gpu_node, namespace, "a", '{"main": {"mib": 8192}}')
+    says(gpu_node, namespace, "a", "total 8192")
+    order(gpu_node, namespace, "a", "take 1")
+    assert says(gpu_node, namespace, "a", "take 1 ") == f"take 1 {OUT_OF_MEMORY}"
+
+    resources = {names.VGPU: "500", names.VGPU_MEMORY: "30720"}
+    late = pod("late", ["python3", "-c", PROGRAM], resources=resources, image=images.CUDA.reference)
+    gpu_node.cluster.client.create(late, namespace=namespace)
+    until("a word on why it waits", lambda: told(gpu_node.cluster, namespace, "late", "GPUOverCommitted"), 60)
+    order(gpu_node, namespace, "a", "give")
+    wait_for_phase(gpu_node.cluster, namespace, "late", "Running")
+
+
+def test_a_mistake_and_a_way_past_a_quota_are_answered(gpu_node: GpuNode, namespace: str) -> None:
+    cluster = gpu_node.cluster
+    hard: Any = {"requests.nvidia.com/vgpu": "500"}
+    quota = ResourceQuota(metadata=ObjectMeta(name="gpus"), spec=ResourceQuotaSpec(hard=hard))
+    cluster.client.create(quota, namespace=namespace)
+    start(gpu_node, namespace, "a", 300, 4096)
+    annotate(gpu_node, namespace, "a", '{"main": {"milli": 3000}}')
+    assert "0 to 1000" in until("an event", lambda: told(cluster, namespace, "a", "BadResize"), 30)
+    annotate(gpu_node, namespace, "a", '{"main": {"milli": 600}}')
+    until("another", lambda: "quota gpus" in told(cluster, namespace, "a", "BadResize"), 30)
+    assert generation(gpu_node, namespace, "a") == 1
+    annotate(gpu_node, namespace, "a", '{"main": {"milli": 200}}')
+    until("less to be granted", lambda: generation(gpu_node, namespace, "a") == 2, 30)
+    annotate(gpu_node, namespace, "a", '{"main": {"milli": 300}}')
+    until("all it was made with", lambda: generation(gpu_node, namespace, "a") == 3, 30)
+
+
+def test_nobody_but_the_scheduler_writes_a_later_generation(gpu_node: GpuNode, namespace: str) -> None:
+    start(gpu_node, namespace, "a", 300, 4096)
+    forged = {"metadata": {"annotations": {names.GRANT: '{"v":1,"gen":9}'}}}
+    with pytest.raises(ApiError, match="may write or remove"):
+        patch_in(gpu_node.cluster.client, Pod, namespace, "a", forged)
+
+
+def test_a_resize_outlives_the_agent(gpu_node: GpuNode, namespace: str) -> None:
+    start(gpu_node, namespace, "a", 300, 4096)
+    gpu_node.agent.kill()
+    annotate(gpu_node, namespace, "a", '{"main": {"mib": 2048}}')
+    until("the grant", lambda: generation(gpu_node, namespace, "a") == 2, 30)
+    gpu_node.start()
+    says(gpu_node, namespace, "a", "total 2048")
