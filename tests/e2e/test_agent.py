@@ -175,6 +175,29 @@ def test_an_xid_takes_the_card_out_and_clearing_it_brings_it_back(gpu_node: GpuN
     until("its slots to be back", lambda: gpu_node.allocatable(names.VGPU) == 2000, 30)
 
 
+def test_a_running_pod_keeps_a_card_that_falls_sick_and_is_reported(gpu_node: GpuNode, namespace: str) -> None:
+    cluster = gpu_node.cluster
+    cluster.client.create(cuda_pod("stays", 600, HOLD), namespace=namespace)
+    wait_for_word(cluster, namespace, "stays", "ready")
+    (card,) = grants(cluster, namespace)["stays"].gpus
+    number = [gpu.uuid for gpu in gpu_node.inventory()].index(card)
+
+    def reported() -> bool:
+        wanted = f'milligpu_container_on_unhealthy_gpu{{Hostname="{gpu_node.node.name}"'
+        lines = [line for line in gpu_node.page("metrics").splitlines() if line.startswith(wanted)]
+        return any('pod="stays"' in line and line.endswith(" 1.0") for line in lines)
+
+    assert not reported()
+    inject_fault(gpu_node.cards, str(number), {"xid": 79})
+    text = until("an event", lambda: told(cluster, namespace, "stays", "GPUUnhealthy"), 30)
+    assert card in text
+    assert "79" in text
+    assert reported()
+    assert wait_for_phase(cluster, namespace, "stays", "Running")
+    inject_fault(gpu_node.cards, str(number), {"clear": True})
+    until("the card to be well", lambda: not reported(), 30)
+
+
 def test_an_admin_takes_one_card_out_and_in_again(gpu_node: GpuNode) -> None:
     card = gpu_node.inventory()[0].uuid
     program = str(Path(sys.executable).with_name("milligpu"))

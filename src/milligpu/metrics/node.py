@@ -62,6 +62,7 @@ HELP = {
     "milligpu_container_memory_limit_bytes": "GPU memory that the container is granted",
     "milligpu_container_memory_used_bytes": "GPU memory in use by the container",
     "milligpu_container_memory_peak_bytes": "Most GPU memory that the container ever used at once",
+    "milligpu_container_on_unhealthy_gpu": "Whether the GPU that the container holds fell sick",
     "milligpu_container_gpu_seconds": "GPU time that the container was charged",
     "milligpu_container_waiting_seconds": "Time in which the container wanted the GPU and others had it",
     "milligpu_container_throttled_seconds": "Of the waiting, time in which its own limit kept it from the GPU",

@@ -29,6 +29,7 @@ from milligpu.node.pods import NodePods
 from milligpu.node.publish import Publisher
 from milligpu.node.reconcile import Reconciler
 from milligpu.node.settings import Settings
+from milligpu.node.sickness import Sickness, on_sick_cards
 from milligpu.node.stats import Stats, accelerator_stats
 from milligpu.node.web import application
 
@@ -50,6 +51,7 @@ class NodeAgent:
         self._listen = settings.listen
         self._pods = NodePods(api, settings.node, self._wake)
         self._publisher = Publisher(api, settings.node, driver.version, lambda: self._cards.gpus, self._cards.obey)
+        self._sickness = Sickness(api, settings.node, self._on_sick_cards, lambda: self._pods.known)
         self._reconciler = Reconciler(
             settings,
             self._ledger,
@@ -79,6 +81,7 @@ class NodeAgent:
             tasks.create_task(self._serve())
             await self._pods.listed.wait()
             tasks.create_task(self._reconciler.run())
+            tasks.create_task(self._sickness.run())
 
     async def _sample(self) -> None:
         while True:
@@ -118,11 +121,15 @@ class NodeAgent:
 
         return allocate
 
+    def _on_sick_cards(self) -> dict[tuple[str, str], str]:
+        return on_sick_cards(self._attachments.held.values(), self._cards.gpus, self._pods.known)
+
     def _wake(self) -> None:
         self._reconciler.wake()
 
     def _cards_changed(self) -> None:
         self._publisher.changed()
+        self._sickness.changed()
         self._offer()
         self._wake()
 

@@ -154,6 +154,7 @@ def _container(use: Use, card: CardSample) -> ContainerSample:
         "milligpu_container_memory_limit_bytes": use.memory_limit,
         "milligpu_container_memory_used_bytes": use.memory_used,
         "milligpu_container_memory_peak_bytes": account.peak if account else None,
+        "milligpu_container_on_unhealthy_gpu": float(use.card.state is State.SICK),
     }
     counters: dict[str, float | None] = {
         "milligpu_container_gpu_seconds": lease.charged_ns / _NS if lease else None,
