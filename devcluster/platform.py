@@ -122,8 +122,9 @@ class GpuNode:
         self._fleet = (devices, model)
         self._start_cards()
         self.url = f"http://127.0.0.1:{free_port()}"
+        self.kubeconfig = kubeconfig or cluster.kubeconfig
         command = [str(_PROGRAM), "agent", "--node", node.name, "--listen", self.url.removeprefix("http://")]
-        command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig)]
+        command += ["--kubeconfig", str(self.kubeconfig)]
         self.agent: Process = node.new_process("agent", command, self.environment())
 
     def _start_cards(self) -> None:

@@ -2,32 +2,62 @@
 
 import os
 import socket
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+from milligpu.node.settings import Settings
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _folder(name: str, default: str) -> Callable[[_F], _F]:
+    return click.option(name, type=click.Path(path_type=Path), default=Path(default), show_default=True)
+
+
+_OPTIONS = (
+    click.option("--node", default="", help="The node's name in the cluster; default: NODE_NAME, else the host's."),
+    click.option("--kubeconfig", metavar="FILE", help="Default: the pod's service account, else as kubectl."),
+    _folder("--kubelet-dir", "/var/lib/kubelet"),
+    _folder("--cdi-dir", "/var/run/cdi"),
+    _folder("--state-dir", "/var/lib/milligpu"),
+    _folder("--run-dir", "/run/milligpu"),
+    click.option("--listen", default="0.0.0.0:9400", show_default=True, help="For metrics and statistics."),
+)
+
+
+def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where things are on a node, read into `settings`."""
+
+    @wraps(function)
+    def wrapped(
+        *,
+        node: str,
+        kubeconfig: str | None,
+        kubelet_dir: Path,
+        cdi_dir: Path,
+        state_dir: Path,
+        run_dir: Path,
+        listen: str,
+        **rest: Any,
+    ) -> Any:
+        name = node or os.environ.get("NODE_NAME") or socket.gethostname()
+        settings = Settings(name, kubeconfig, kubelet_dir, cdi_dir, state_dir, run_dir, listen)
+        return function(settings=settings, **rest)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @click.command()
 @click.option("--local", is_flag=True, help="Without Kubernetes: for the commands of this machine's users.")
 @click.option("--kill-outside", is_flag=True, help="With --local: end processes that use more than their share.")
-@click.option("--node", default="", help="The node's name in the cluster; default: NODE_NAME, else the host's.")
-@click.option("--kubeconfig", metavar="FILE", help="Default: the pod's service account, else as kubectl.")
-@click.option("--kubelet-dir", type=click.Path(path_type=Path), default=Path("/var/lib/kubelet"), show_default=True)
-@click.option("--cdi-dir", type=click.Path(path_type=Path), default=Path("/var/run/cdi"), show_default=True)
-@click.option("--state-dir", type=click.Path(path_type=Path), default=Path("/var/lib/milligpu"), show_default=True)
-@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("/run/milligpu"), show_default=True)
-@click.option("--listen", default="0.0.0.0:9400", show_default=True, help="For metrics and statistics.")
-def command(  # noqa: PLR0917 - as click calls it
-    local: bool,
-    kill_outside: bool,
-    node: str,
-    kubeconfig: str | None,
-    kubelet_dir: Path,
-    cdi_dir: Path,
-    state_dir: Path,
-    run_dir: Path,
-    listen: str,
-) -> int:
+@node_options
+def command(local: bool, kill_outside: bool, settings: Settings) -> int:
     """Offer this node's GPUs to Kubernetes and attach granted shares to containers, until SIGTERM.
 
     With --local serve `milligpu run` instead. Run by root it serves all users, and their limits are out of their
@@ -36,16 +66,15 @@ def command(  # noqa: PLR0917 - as click calls it
     if local:
         return _serve_machine(kill_outside)
     from milligpu.node import service  # noqa: PLC0415 - gRPC and the rest are not for the other commands
-    from milligpu.node.settings import Settings  # noqa: PLC0415
 
-    name = node or os.environ.get("NODE_NAME") or socket.gethostname()
-    service.main(Settings(name, kubeconfig, kubelet_dir, cdi_dir, state_dir, run_dir, listen))
+    service.main(settings)
     return 0
 
 
 def _serve_machine(kill_outside: bool) -> int:
     from milligpu.agent.places import SERVICE, Places  # noqa: PLC0415
-    from milligpu.agent.process import Settings, run  # noqa: PLC0415
+    from milligpu.agent.process import Settings as LocalSettings  # noqa: PLC0415
+    from milligpu.agent.process import run  # noqa: PLC0415
 
     folder = SERVICE if os.geteuid() == 0 else Places.own(os.environ).folder
-    return run(Settings(folder, idle=None, foreground=True, kill=kill_outside))
+    return run(LocalSettings(folder, idle=None, foreground=True, kill=kill_outside))

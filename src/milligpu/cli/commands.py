@@ -32,6 +32,11 @@ COMMANDS: dict[str, Entry] = {
         "Print the script that makes your shell complete our commands.",
         "milligpu completion bash > ~/.local/share/bash-completion/completions/milligpu",
     ),
+    "doctor": Entry(
+        "milligpu.cli.doctor",
+        "Look whether a node has all that the agent needs, and say how to mend it.",
+        "milligpu doctor --node gpu-node-1",
+    ),
     "gpu": Entry(
         "milligpu.cli.gpu",
         "List this machine's GPUs: memory, utilisation, temperature, health.",

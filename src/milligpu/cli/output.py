@@ -1,6 +1,6 @@
 """How results are shown: a table for people, JSON and YAML for programs, names for pipes. Data goes to stdout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,8 +53,14 @@ def show_data(data: object, output: Format) -> None:
     click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print a table; the columns named in `right` hold numbers and align right.
+def show_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    colours: Mapping[str, str] | None = None,
+) -> None:
+    """Print a table; the columns named in `right` hold numbers and align right, `colours` are of whole cells.
 
     On a terminal it has colour and fits the width; in a pipe it is plain, and no cell is cut.
     """
@@ -63,10 +69,16 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(200, console.width), no_color=True)
-    console.print(make_table(columns, rows, right=right))
+    console.print(make_table(columns, rows, right=right, colours=colours))
 
 
-def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> "Table":
+def make_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    colours: Mapping[str, str] | None = None,
+) -> "Table":
     """The same table, for a screen that is drawn again and again."""
     from rich.table import Table  # noqa: PLC0415 - only a table pays for it
     from rich.text import Text  # noqa: PLC0415
@@ -75,5 +87,5 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell, (colours or {}).get(cell, "")) for cell in row))
     return table

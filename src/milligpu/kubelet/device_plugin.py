@@ -16,6 +16,8 @@ from milligpu.model.errors import BadRequest
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
+SOCKET_PREFIX = "milligpu-"
+"""Of our plugins' sockets."""
 # The kubelet's limits: an ID has at most 63 characters, and a list of more IDs than this nears its 4 MiB.
 SLOT_MAX = 63
 SLOTS_MAX = 50_000
@@ -37,7 +39,7 @@ class DevicePlugin:
         self._folder = folder
         self._resource = resource
         self._allocate = allocate
-        self._socket = folder / f"milligpu-{resource.replace('/', '-')}.sock"
+        self._socket = folder / f"{SOCKET_PREFIX}{resource.replace('/', '-')}.sock"
         if len(str(self._socket)) > SOCKET_PATH_MAX:
             raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters, as Linux has it")
         self._slots: frozenset[str] = frozenset()

@@ -55,13 +55,18 @@ class Driver:
 
 
 def find_driver(cards: Cards, state: Path, env: Mapping[str, str]) -> Driver:
-    """The driver that NVML belongs to: NVIDIA's, or the software GPU's where the environment names its cards."""
-    found = _softgpu(cards, Path(env[SOCKET_VARIABLE])) if SOCKET_VARIABLE in env else _nvidia(cards)
+    """The driver with what was measured of it."""
+    found = locate_driver(cards, env)
     state.mkdir(parents=True, exist_ok=True)
     known = Contexts(state / "contexts.json")
     contexts = {gpu.uuid: known.bytes_of(gpu, found.libraries[CUDA], env) for gpu in cards.gpus()}
     version = str(cards.nvml.ask("nvmlSystemGetDriverVersion") or "")
     return replace(found, version=version, contexts=contexts)
+
+
+def locate_driver(cards: Cards, env: Mapping[str, str]) -> Driver:
+    """The driver that NVML belongs to: NVIDIA's, or the software GPU's where the environment names its cards."""
+    return _softgpu(cards, Path(env[SOCKET_VARIABLE])) if SOCKET_VARIABLE in env else _nvidia(cards)
 
 
 def _softgpu(cards: Cards, folder: Path) -> Driver:

@@ -1,10 +1,6 @@
 """A running pod gets another share: the same process, without a restart, sees it."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +11,11 @@ from lightkube.resources.core_v1 import Pod, ResourceQuota
 
 from devcluster import images
 from devcluster.api import patch_in
-from devcluster.cluster import Cluster
-from devcluster.fixtures import unique_name
-from devcluster.platform import GpuNode, install_platform
+from devcluster.platform import GpuNode
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
 from milligpu.model import names
+from tests.e2e.life.conftest import milligpu
 from tests.e2e.scheduling import grant_of, told
 
 pytestmark = pytest.mark.e2e
@@ -53,26 +48,6 @@ while True:
 OUT_OF_MEMORY = 2
 
 
-@pytest.fixture(scope="module")
-def gpu_node(built_programs: None) -> Iterator[GpuNode]:
-    """A cluster as users have it: accounts, policies, one node with one card."""
-    del built_programs
-    with Cluster.start(unique_name(), real_nodes=1) as cluster:
-        yield install_platform(cluster, devices=1)[0]
-
-
-@pytest.fixture
-def namespace(gpu_node: GpuNode) -> Iterator[str]:
-    """A namespace of the test's own; what ran in it is gone before the next test asks for the card."""
-    name = unique_name()
-    gpu_node.cluster.kubectl("create", "namespace", name)
-    yield name
-    gpu_node.cluster.kubectl("delete", "namespace", name, "--wait=false")
-    gpu_node.cluster.kubectl("delete", "pods", "--all", "-n", name, "--grace-period=0", "--force")
-    containers = gpu_node.node.folder / "run/milligpu/containers"
-    until("everybody to be detached", lambda: not list(containers.iterdir()), 60)
-
-
 def start(gpu_node: GpuNode, namespace: str, name: str, milli: int, mib: int) -> None:
     resources = {names.VGPU: str(milli), names.VGPU_MEMORY: str(mib)}
     made = pod(name, ["python3", "-c", PROGRAM], resources=resources, image=images.CUDA.reference)
@@ -101,12 +76,6 @@ def annotate(gpu_node: GpuNode, namespace: str, name: str, text: str) -> None:
     patch_in(gpu_node.cluster.client, Pod, namespace, name, note)
 
 
-def command(gpu_node: GpuNode, namespace: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    program = str(Path(sys.executable).with_name("milligpu"))
-    where = ["-n", namespace, "--kubeconfig", str(gpu_node.cluster.kubeconfig)]
-    return subprocess.run([program, *words, *where], capture_output=True, text=True, check=False)
-
-
 def metric(gpu_node: GpuNode, name: str, pod_name: str) -> float | None:
     text = gpu_node.page("metrics")
     found = [line for line in text.splitlines() if line.startswith(name) and f'pod="{pod_name}"' in line]
@@ -128,7 +97,7 @@ def test_a_running_process_sees_its_new_share(gpu_node: GpuNode, namespace: str)
     assert "0.6 with 8Gi" in until("an event", lambda: told(gpu_node.cluster, namespace, "a", "Resized"), 30)
     until("the kubelet to count the rest", lambda: gpu_node.allocatable(names.VGPU) == 300 + 400, 30)
 
-    less = command(gpu_node, namespace, "resize", "pod/a", "-p", "0.1", "-m", "1Gi")
+    less = milligpu(gpu_node, "-n", namespace, "resize", "pod/a", "-p", "0.1", "-m", "1Gi")
     assert (less.returncode, less.stderr) == (0, "")
     assert "0.1 with 1Gi" in less.stdout
     assert says(gpu_node, namespace, "a", "total 1024").split()[2] == pid
@@ -142,14 +111,14 @@ def test_a_running_process_sees_its_new_share(gpu_node: GpuNode, namespace: str)
 def test_growth_waits_for_what_is_not_free_and_comes_when_it_is(gpu_node: GpuNode, namespace: str) -> None:
     start(gpu_node, namespace, "a", 400, 4096)
     start(gpu_node, namespace, "b", 500, 4096)
-    more = command(gpu_node, namespace, "resize", "pod/a", "-p", "0.8")
+    more = milligpu(gpu_node, "-n", namespace, "resize", "pod/a", "-p", "0.8")
     assert more.returncode == 75
     assert "wants 400 more, 100 free" in more.stderr
     assert generation(gpu_node, namespace, "a") == 1
     assert "InsufficientGPUCore" in until(
         "an event", lambda: told(gpu_node.cluster, namespace, "a", "ResizeWaits"), 30
     )
-    explained = command(gpu_node, namespace, "explain", "a").stdout
+    explained = milligpu(gpu_node, "-n", namespace, "explain", "a").stdout
     assert "0.4 with 4Gi" in explained
     assert "wants 400 more, 100 free" in explained
     gpu_node.cluster.client.delete(Pod, "b", namespace=namespace, grace_period=0)
