@@ -59,7 +59,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "ps": Entry(
         "milligpu.cli.ps",
-        "List who holds a share of a GPU of this machine, and who waits.",
+        "List who holds a share of a GPU of this machine or the cluster, and who waits.",
         "milligpu ps -o wide",
     ),
     "resize": Entry(
@@ -89,7 +89,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "top": Entry(
         "milligpu.cli.top",
-        "Show this machine's GPUs and measured use against each share.",
+        "Show the GPUs of this machine or the cluster, and measured use against each share.",
         "milligpu top --once -o wide",
     ),
     "translate": Entry(

@@ -53,10 +53,10 @@ def gpus(state: State) -> View:
             card.uuid,
             show_milli(card.free_milli),
             show_mib(card.free_mib),
-            _measured(
+            measured(
                 _sum(use.measured for session in state.sessions for use in session.uses if use.gpu == card.uuid)
             ),
-            _used(card.used_mib, card.mib),
+            used(card.used_mib, card.mib),
             _UNKNOWN if card.policy is None else str(card.policy),
         ]
         for card in state.gpus
@@ -75,8 +75,8 @@ def sessions(state: State, *, wide: bool = False) -> View:
             _user(session.uid),
             index.get(use.gpu, "?"),
             _share(use),
-            _measured(use.measured),
-            _used(use.used_mib, use.mib),
+            measured(use.measured),
+            used(use.used_mib, use.mib),
             *([str(session.policy), str(session.priority)] if wide else []),
             " ".join(session.command),
         ]
@@ -118,7 +118,8 @@ def _share(use: Use) -> str:
     return show_milli(use.milli) + (f" to {show_milli(use.limit)}" if use.limit not in (use.milli, WHOLE) else "")
 
 
-def _measured(part: float | None) -> str:
+def measured(part: float | None) -> str:
+    """A part of a GPU's time."""
     return _UNKNOWN if part is None else f"{part:.2f}"
 
 
@@ -127,8 +128,9 @@ def _sum(parts: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _used(used: float | None, of: int) -> str:
-    return f"{_UNKNOWN if used is None else round(used)} / {of} MiB"
+def used(mib: float | None, of: int) -> str:
+    """Memory against what there is of it."""
+    return f"{_UNKNOWN if mib is None else round(mib)} / {of} MiB"
 
 
 def _user(uid: int) -> str:

@@ -71,10 +71,18 @@ class NodeSpec(msgspec.Struct):
     unschedulable: bool = False
 
 
+class Address(msgspec.Struct):
+    """One of `status.addresses` of a node."""
+
+    type: str
+    address: str
+
+
 class NodeStatus(msgspec.Struct):
     """`status` of a node."""
 
     allocatable: dict[str, str] | None = None
+    addresses: list[Address] | None = None
 
 
 class Node(msgspec.Struct):

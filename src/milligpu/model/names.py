@@ -6,6 +6,8 @@ GRANT = PREFIX + "grant"
 """On pods; written with the binding, by the scheduler only."""
 INVENTORY = PREFIX + "inventory"
 """On nodes; written by that node's agent only."""
+AGENT = PREFIX + "agent"
+"""On nodes; where the node's agent listens."""
 ORDERS = PREFIX + "orders"
 """On nodes; an admin's word about single cards (`milligpu gpu cordon`)."""
 

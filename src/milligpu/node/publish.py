@@ -28,7 +28,9 @@ class Publisher:
         self,
         api: Api,
         node: str,
+        *,
         driver: str,
+        listen: str,
         gpus: Callable[[], Mapping[str, Gpu]],
         obey: Callable[[Orders], None],
     ) -> None:
@@ -37,6 +39,7 @@ class Publisher:
         self._path = f"/api/v1/nodes/{node}"
         self._watch = Watch(api, "/api/v1/nodes", Node, fields=f"metadata.name={node}")
         self._driver = driver
+        self._listen = listen
         self._gpus = gpus
         self._obey = obey
         self._wake = asyncio.Event()
@@ -96,12 +99,13 @@ class Publisher:
             return None
         meta = self._seen.metadata
         gpus = list(self._gpus().values())
-        inventory = encode_inventory(gpus)
+        notes = {names.INVENTORY: encode_inventory(gpus), names.AGENT: self._listen}
         wanted = labels(gpus, self._driver)
-        has = meta.labels or {}
-        if (meta.annotations or {}).get(names.INVENTORY) == inventory and all(
-            has.get(key) == value for key, value in wanted.items()
-        ):
+        if _has(meta.annotations or {}, notes) and _has(meta.labels or {}, wanted):
             self.published.set()
             return None
-        return {"metadata": {"annotations": {names.INVENTORY: inventory}, "labels": wanted}}
+        return {"metadata": {"annotations": notes, "labels": wanted}}
+
+
+def _has(there: Mapping[str, str], wanted: Mapping[str, str | None]) -> bool:
+    return all(there.get(key) == value for key, value in wanted.items())

@@ -50,7 +50,14 @@ class NodeAgent:
         self._stats = Stats(settings.node, self._cards, self._attachments, self._leases)
         self._listen = settings.listen
         self._pods = NodePods(api, settings.node, self._wake)
-        self._publisher = Publisher(api, settings.node, driver.version, lambda: self._cards.gpus, self._cards.obey)
+        self._publisher = Publisher(
+            api,
+            settings.node,
+            driver=driver.version,
+            listen=settings.listen,
+            gpus=lambda: self._cards.gpus,
+            obey=self._cards.obey,
+        )
         self._sickness = Sickness(api, settings.node, self._on_sick_cards, lambda: self._pods.known)
         self._reconciler = Reconciler(
             settings,

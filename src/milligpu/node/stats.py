@@ -178,6 +178,7 @@ def accelerator_stats(uses: Iterable[Use]) -> list[dict[str, object]]:
                 "memoryTotal": use.memory_limit,
                 "memoryUsed": use.memory_used,
                 "dutyCycle": None if use.busy is None else round(use.busy * 100),
+                "waiting": None if use.lease is None else bool(use.lease.wanting) and not use.lease.holding,
             }
         )
     return [
