@@ -20,7 +20,7 @@ def gpu_node(built_programs: None) -> Iterator[GpuNode]:
     """A node as users have it: accounts, policies, scheduler service, agent."""
     del built_programs
     with Cluster.start(unique_name(), real_nodes=1) as cluster:
-        yield install_platform(cluster, devices=1)[0]
+        yield install_platform(cluster, devices=1).nodes[0]
 
 
 @pytest.fixture
