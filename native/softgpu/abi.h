@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SG_IMAGE_VERSION = 2, SG_SHARED_WINDOW = 1 << 20, SG_MOST_THREADS = 1024 };
+enum { SG_IMAGE_VERSION = 3, SG_SHARED_WINDOW = 1 << 20, SG_MOST_THREADS = 1024 };
 
 /* What all threads of a block see. */
 struct sg_block {
@@ -74,16 +74,21 @@ enum sg_warp_op {
     SG_REDUCE_ADD, SG_REDUCE_MIN, SG_REDUCE_MAX, SG_REDUCE_SMIN, SG_REDUCE_SMAX,
     SG_REDUCE_AND, SG_REDUCE_OR, SG_REDUCE_XOR,
     SG_MATCH_ANY, SG_MATCH_ALL,
-    SG_MMA = 100, /* plus the product's code */
+    SG_MMA,
 };
 
 /* What compiled code calls. */
 void sg_barrier(struct sg_fiber *fiber, uint32_t barrier, uint32_t count);
 uint32_t sg_barrier_reduce(struct sg_fiber *fiber, uint32_t barrier, uint32_t count, uint32_t how, uint32_t truth);
+void sg_barrier_arrive(struct sg_fiber *fiber, uint32_t barrier, uint32_t count);
+void sg_mbarrier_init(uint64_t *barrier, uint32_t count);
+uint64_t sg_mbarrier_arrive(uint64_t *barrier, uint32_t count, uint32_t drop, int32_t bytes);
+uint32_t sg_mbarrier_wait(struct sg_fiber *fiber, const uint64_t *barrier, uint32_t phase);
 uint64_t sg_warp(struct sg_fiber *fiber, uint32_t op, uint32_t mask, uint64_t value, uint32_t a, uint32_t c);
 void sg_mma(struct sg_fiber *fiber, uint32_t product, void *d, const void *a, const void *b, const void *c);
 void sg_exit(struct sg_fiber *fiber);
 void sg_trap(void);
+uint32_t sg_find_nth_set(uint32_t mask, uint32_t base, int32_t offset);
 void sg_assert(uint64_t message, uint64_t file, uint32_t line, uint64_t function);
 int32_t sg_printf(uint64_t format, uint64_t arguments);
 uint64_t sg_malloc(uint64_t size);

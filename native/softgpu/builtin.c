@@ -16,6 +16,19 @@ void sg_assert(uint64_t message, uint64_t file, uint32_t line, uint64_t function
     fault_raise(CUDA_ERROR_ASSERT);
 }
 
+/* The position of the offset-th bit that is set, from `base` upwards or, for a negative offset, downwards. */
+uint32_t sg_find_nth_set(uint32_t mask, uint32_t base, int32_t offset)
+{
+    int32_t step = offset < 0 ? -1 : 1, left = offset < 0 ? -offset : offset ? offset : 1;
+    for (int64_t at = base; at >= 0 && at < 32; at += step) {
+        if (mask >> at & 1 && !--left)
+            return (uint32_t)at;
+        if (!offset)
+            break;
+    }
+    return ~0u;
+}
+
 uint64_t sg_clock(void)
 {
     return now_nanoseconds();

@@ -3,8 +3,8 @@
 #include "softgpu.h"
 #include <setjmp.h>
 
-enum { MOST_BARRIERS = 16, WARP = 32 };
-enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_DONE };
+enum { MOST_BARRIERS = 17, WARP = 32 }; /* sixteen, and that of the cluster */
+enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_ASKS_WHO, FIBER_DONE };
 
 struct sg_fiber {
     void *stack; /* where it goes on */
@@ -40,6 +40,7 @@ int fibers_prepare(struct engine *engine);  /* stacks that are large enough */
 int fibers_run(struct engine *engine);      /* one block */
 void fiber_pause(struct sg_fiber *fiber);   /* until its state is ready again */
 void warp_check(struct engine *engine, uint32_t warp);
+bool warp_tell_active(struct engine *engine); /* when nobody can go on; whether that let somebody */
 void warp_matrix(struct sg_fiber *first, uint32_t product);
 void fault_guard(void); /* once per thread, before kernels run on it */
 _Noreturn void fault_raise(int failure);

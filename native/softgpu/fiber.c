@@ -90,6 +90,15 @@ uint32_t sg_barrier_reduce(struct sg_fiber *fiber, uint32_t barrier, uint32_t co
     return (uint32_t)fiber->result;
 }
 
+void sg_barrier_arrive(struct sg_fiber *fiber, uint32_t barrier, uint32_t count)
+{
+    if (barrier >= MOST_BARRIERS)
+        fault_raise(CUDA_ERROR_ILLEGAL_INSTRUCTION);
+    fiber->engine->barrier_arrived[barrier]++;
+    fiber->engine->barrier_wanted[barrier] = count;
+    barrier_check(fiber->engine, barrier);
+}
+
 void sg_barrier(struct sg_fiber *fiber, uint32_t barrier, uint32_t count)
 {
     sg_barrier_reduce(fiber, barrier, count, 0, 0);
@@ -169,7 +178,7 @@ int fibers_run(struct engine *engine)
                 fiber_switch(&engine->scheduler, engine->fibers[at].stack);
             }
         /* Threads wait for each other in a way that no card would get out of either: better an error than a hang. */
-        if (!moved)
+        if (!moved && !warp_tell_active(engine))
             return CUDA_ERROR_LAUNCH_TIMEOUT;
     }
     return 0;

@@ -21,7 +21,9 @@ static const struct known {
     const char *name;
     void (*function)(void);
 } known[] = {
-    NAME(sg_barrier), NAME(sg_barrier_reduce), NAME(sg_warp), NAME(sg_mma), NAME(sg_exit), NAME(sg_trap),
+    NAME(sg_barrier), NAME(sg_barrier_reduce), NAME(sg_barrier_arrive), NAME(sg_mbarrier_init),
+    NAME(sg_mbarrier_arrive), NAME(sg_mbarrier_wait), NAME(sg_warp), NAME(sg_mma), NAME(sg_exit), NAME(sg_trap),
+    NAME(sg_find_nth_set),
     NAME(sg_assert), NAME(sg_printf), NAME(sg_malloc), NAME(sg_free), NAME(sg_clock),
     NAME(sg_modelled_clock), NAME(sg_work),
     NAME(memcpy), NAME(memset), NAME(memmove),

@@ -6,7 +6,7 @@ from milligpu.softgpu.llvm.module import module_ir
 from milligpu.softgpu.llvm.table import HANDLERS
 from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
 from milligpu.softgpu.ptx.parse import parse
-from tests.softgpu.fuzz import fuzz
+from tests.softgpu.fuzz import SAMPLE, fuzz
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
@@ -27,7 +27,9 @@ def kernel(body: str) -> str:
         ("ld.global.u32 %r1, %rd1;", "expected an address"),
         ("ld.global.u32 %r1, [nothing];", "unknown symbol nothing"),
         ("st.global.v2.u32 [%rd1], {%r1};", "expected 2 registers"),
-        ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%r1}, {%r2}, {%r3}, {%r4};", "unsupported"),
+        ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};", "unsupported"),
+        ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%r1}, {%r2}, {%r3}, {%r4};", "expected 2 registers"),
+        ("add.rz.f16 %r1, %r2, %r3;", "unsupported"),
         ("call nothing, (a);", "nothing, which has no body"),
         ("add.u32 %r1, %r2, 0x;", "expected"),
         ("L: L: ret;", "defined twice"),
@@ -61,7 +63,11 @@ def test_a_barrier_inside_a_called_function_counts() -> None:
 
 
 def test_instructions_of_every_group_are_there() -> None:
-    assert {"add", "fma", "cvt", "ld", "atom", "bra", "call", "bar", "shfl", "vote", "mma"} <= HANDLERS.keys()
+    assert {"add", "fma", "cvt", "ld", "atom", "bra", "call", "bar", "shfl", "vote", "mma", "cp"} <= HANDLERS.keys()
+
+
+def test_the_sample_that_is_mutated_is_sound() -> None:
+    assert "x.loop" in module_ir(parse(SAMPLE))
 
 
 def test_no_mutation_of_a_module_does_worse_than_be_refused() -> None:

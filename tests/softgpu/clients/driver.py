@@ -20,10 +20,11 @@ def check(result: tuple) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-def ptx(source: str, arch: str = "compute_86") -> bytes:
-    """Compile CUDA C."""
+def ptx(source: str, arch: str = "compute_86", *more: str) -> bytes:
+    """Compile CUDA C, with further options of the compiler's."""
     program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     options = [f"--gpu-architecture={arch}".encode(), f"-I{os.environ['CUDA_PATH']}/include".encode()]
+    options += [option.encode() for option in more]
     status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
     if int(status):
         log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))

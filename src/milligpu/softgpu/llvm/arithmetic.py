@@ -1,25 +1,17 @@
-"""Integer and floating-point arithmetic."""
+"""Integer arithmetic; what instructions of the same name do to floats is in `floating`."""
 
-from milligpu.softgpu.llvm.rounding import directed, saturate
-from milligpu.softgpu.llvm.table import instruction, last_type, one_of
-from milligpu.softgpu.llvm.writer import Writer, llvm_type
+from milligpu.softgpu.llvm import floating
+from milligpu.softgpu.llvm.table import instruction, last_type
+from milligpu.softgpu.llvm.writer import Writer, constant, llvm_type
 from milligpu.softgpu.ptx.syntax import Instruction
 from milligpu.softgpu.ptx.types import TYPES, Type
-
-_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 
 
 @instruction("add", "sub", "mul", "div")
 def _binary(w: Writer, ins: Instruction) -> None:
     kind = last_type(w, ins)
     if kind.is_float:
-        a, b = w.read(w.operand(ins, 1), kind), w.read(w.operand(ins, 2), kind)
-
-        def compute(llvm: str, x: str, y: str) -> str:
-            return w.emit(f"{_FLOAT_OPS[ins.opcode]} {llvm} {x}, {y}")
-
-        exact = directed(w, ins, kind, compute, a, b)
-        _write_float(w, ins, kind, exact)
+        floating.binary(w, ins, kind)
     elif ins.opcode == "mul":
         _multiply(w, ins, kind)
     elif ins.opcode == "div":
@@ -35,34 +27,11 @@ def _binary(w: Writer, ins: Instruction) -> None:
         w.write(w.operand(ins, 0), kind, value)
 
 
-def _write_float(w: Writer, ins: Instruction, kind: Type, value: str) -> None:
-    if ins.has("sat"):
-        value = saturate(w, kind, value)
-    if ins.has("relu"):
-        zero = "zeroinitializer" if kind.lanes == 2 else "0.0"
-        value = w.math("maximumnum", kind, value, zero)
-    w.write(w.operand(ins, 0), kind, value)
-
-
-@instruction("fma")
-def _fma(w: Writer, ins: Instruction) -> None:
-    kind = last_type(w, ins)
-    if not kind.is_float:
-        raise w.wrong(f"{ins}: fma needs a float type")
-    values = [w.read(w.operand(ins, at), kind) for at in (1, 2, 3)]
-
-    def fused(llvm: str, x: str, y: str, z: str) -> str:
-        name = {"float": "f32", "double": "f64", "half": "f16", "<2 x float>": "v2f32", "<2 x half>": "v2f16"}[llvm]
-        return w.intrinsic(f"llvm.fma.{name}", llvm, (llvm, x), (llvm, y), (llvm, z))
-
-    _write_float(w, ins, kind, directed(w, ins, kind, fused, *values))
-
-
 @instruction("mad", "mul24", "mad24")
 def _multiply_add(w: Writer, ins: Instruction) -> None:
     kind = last_type(w, ins)
     if kind.is_float:
-        _fma(w, ins)
+        floating.fused(w, ins)
     elif ins.has("cc"):
         _carry_multiply(w, ins, kind, with_carry=False)
     else:
@@ -71,16 +40,25 @@ def _multiply_add(w: Writer, ins: Instruction) -> None:
 
 def _multiply(w: Writer, ins: Instruction, kind: Type) -> None:
     result = TYPES.get(f"{kind.name[0]}{kind.bits * 2}") if ins.has("wide") else kind
-    if result is None:
+    if result is None or kind.lanes == 2:
         raise w.wrong(f"{ins}: no type of twice the width")
     value = _product(w, ins, kind)
     if ins.opcode.startswith("mad"):
-        value = w.emit(f"add i{result.bits} {value}, {w.bits(w.operand(ins, 3), result.bits)}")
+        term = w.bits(w.operand(ins, 3), result.bits)
+        value = (
+            w.math("sadd.sat", result, value, term)
+            if ins.has("sat")
+            else w.emit(f"add i{result.bits} {value}, {term}")
+        )
     w.write(w.operand(ins, 0), result, value)
 
 
 def _product(w: Writer, ins: Instruction, kind: Type) -> str:
     a, b = w.bits(w.operand(ins, 1), kind.bits), w.bits(w.operand(ins, 2), kind.bits)
+    small = ins.opcode.endswith("24")
+    if small:
+        shift = "ashr" if kind.is_signed else "lshr"
+        a, b = (w.emit(f"{shift} i{kind.bits} {w.emit(f'shl i{kind.bits} {each}, 8')}, 8") for each in (a, b))
     if not (ins.has("wide") or ins.has("hi")):
         return w.emit(f"mul i{kind.bits} {a}, {b}")
     double = kind.bits * 2
@@ -88,7 +66,8 @@ def _product(w: Writer, ins: Instruction, kind: Type) -> str:
     full = w.emit(f"mul i{double} {a}, {b}")
     if ins.has("wide"):
         return full
-    return w.resize(w.emit(f"lshr i{double} {full}, {kind.bits}"), double, kind.bits)
+    # The upper half; of a product of 24 bits each, that is what lies above bit 15.
+    return w.resize(w.emit(f"lshr i{double} {full}, {16 if small else kind.bits}"), double, kind.bits)
 
 
 def _divide(w: Writer, ins: Instruction, kind: Type) -> None:
@@ -125,80 +104,28 @@ def _remainder(w: Writer, ins: Instruction) -> None:
 @instruction("min", "max")
 def _extreme(w: Writer, ins: Instruction) -> None:
     kind = last_type(w, ins)
-    values = [w.read(operand, kind) for operand in ins.operands[1:]]
-    if len(values) < 2:
-        raise w.wrong(f"{ins}: too few operands")
     if kind.is_float:
-        name = {"min": "minimum", "max": "maximum"}[ins.opcode] + ("" if ins.has("NaN") else "num")
-    else:
-        name = ("s" if kind.is_signed else "u") + ins.opcode
-    value = values[0]
-    for other in values[1:]:
-        value = w.math(name, kind, value, other)
-    _write_float(w, ins, kind, value) if kind.is_float else w.write(w.operand(ins, 0), kind, value)
+        floating.extreme(w, ins, kind)
+        return
+    a, b = w.read(w.operand(ins, 1), kind), w.read(w.operand(ins, 2), kind)
+    value = w.math(("s" if kind.is_signed else "u") + ins.opcode, kind, a, b)
+    if ins.has("relu"):
+        value = w.math("smax", kind, value, constant(llvm_type(kind), "0"))
+    w.write(w.operand(ins, 0), kind, value)
 
 
 @instruction("neg", "abs")
 def _sign(w: Writer, ins: Instruction) -> None:
     kind = last_type(w, ins)
-    value = w.read(w.operand(ins, 1), kind)
     if kind.is_float:
-        value = w.emit(f"fneg {llvm_type(kind)} {value}") if ins.opcode == "neg" else w.math("fabs", kind, value)
-    elif ins.opcode == "neg":
+        floating.sign(w, ins, kind)
+        return
+    value = w.read(w.operand(ins, 1), kind)
+    if ins.opcode == "neg":
         value = w.emit(f"sub i{kind.bits} 0, {value}")
     else:
         value = w.intrinsic(f"llvm.abs.i{kind.bits}", f"i{kind.bits}", (f"i{kind.bits}", value), ("i1", "false"))
     w.write(w.operand(ins, 0), kind, value)
-
-
-@instruction("sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh")
-def _transcendental(w: Writer, ins: Instruction) -> None:
-    kind = last_type(w, ins)
-    llvm = llvm_type(kind)
-    if not kind.is_float or (kind.lanes == 2 and ins.opcode not in ("ex2", "tanh")):
-        raise w.refuse(f"{ins}: unsupported")
-    value = w.read(w.operand(ins, 1), kind)
-    names = {"ex2": "exp2", "lg2": "log2"}
-    if ins.opcode == "rcp":
-
-        def reciprocal(llvm: str, x: str) -> str:
-            return w.emit(f"fdiv {llvm} 1.0, {x}")
-
-        result = directed(w, ins, kind, reciprocal, value)
-    elif ins.opcode == "rsqrt":
-        result = w.emit(f"fdiv {llvm} 1.0, {w.math('sqrt', kind, value)}")
-    elif ins.opcode == "sqrt":
-        result = w.math("sqrt", kind, value)
-    else:
-        result = w.math(names.get(ins.opcode, ins.opcode), kind, value)
-    w.write(w.operand(ins, 0), kind, result)
-
-
-@instruction("testp")
-def _testp(w: Writer, ins: Instruction) -> None:
-    kind = last_type(w, ins)
-    # The bits of LLVM's class test: nan 3, -inf 4, +inf 512, normal 264, subnormal 144, zero 96.
-    classes = {
-        "finite": 264 | 144 | 96,
-        "infinite": 516,
-        "number": 0x3FF & ~3,
-        "notanumber": 3,
-        "normal": 264,
-        "subnormal": 144,
-    }
-    mask = classes[one_of(w, ins, *classes)]
-    llvm = llvm_type(kind)
-    name = f"llvm.is.fpclass.f{kind.bits}"
-    value = w.intrinsic(name, "i1", (llvm, w.read(w.operand(ins, 1), kind)), ("i32", str(mask)))
-    w.shared.intrinsics[name] = f"declare i1 @{name}({llvm}, i32 immarg)"
-    w.write_bits(w.operand(ins, 0), 1, value)
-
-
-@instruction("copysign")
-def _copysign(w: Writer, ins: Instruction) -> None:
-    kind = last_type(w, ins)
-    sign, magnitude = w.read(w.operand(ins, 1), kind), w.read(w.operand(ins, 2), kind)
-    w.write(w.operand(ins, 0), kind, w.math("copysign", kind, magnitude, sign))
 
 
 @instruction("addc", "subc")
@@ -249,16 +176,19 @@ def _sad(w: Writer, ins: Instruction) -> None:
 
 @instruction("dp4a", "dp2a")
 def _dot(w: Writer, ins: Instruction) -> None:
-    if ins.opcode == "dp2a":
-        raise w.refuse("dp2a: unsupported")
+    """Products of bytes with bytes, or of 16 bits with the lower or upper two bytes, added up."""
     kinds = [TYPES[part] for part in ins.modifiers if part in TYPES]
     if len(kinds) != 2:
         raise w.wrong(f"{ins}: two types needed")
-    total = w.bits(w.operand(ins, 3), 32)
-    for shift in (0, 8, 16, 24):
-        factors: list[str] = []
-        for at, kind in ((1, kinds[0]), (2, kinds[1])):
-            byte = w.emit(f"trunc i32 {w.emit(f'lshr i32 {w.bits(w.operand(ins, at), 32)}, {shift}')} to i8")
-            factors.append(w.resize(byte, 8, 32, signed=kind.is_signed))
-        total = w.emit(f"add i32 {total}, {w.emit(f'mul i32 {factors[0]}, {factors[1]}')}")
+    a, b, total = (w.bits(w.operand(ins, at), 32) for at in (1, 2, 3))
+    width, first = (8, 0) if ins.opcode == "dp4a" else (16, 16 if ins.has("hi") else 0)
+    for at in range(32 // width):
+        left = _part(w, a, width * at, width, kinds[0])
+        right = _part(w, b, first + 8 * at, 8, kinds[1])
+        total = w.emit(f"add i32 {total}, {w.emit(f'mul i32 {left}, {right}')}")
     w.write_bits(w.operand(ins, 0), 32, total)
+
+
+def _part(w: Writer, value: str, shift: int, width: int, kind: Type) -> str:
+    cut = w.emit(f"trunc i32 {w.emit(f'lshr i32 {value}, {shift}')} to i{width}")
+    return w.resize(cut, width, 32, signed=kind.is_signed)

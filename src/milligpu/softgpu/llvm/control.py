@@ -1,6 +1,6 @@
 """Branches, calls and what ends a thread."""
 
-from milligpu.softgpu.llvm.table import instruction
+from milligpu.softgpu.llvm.table import instruction, last_type
 from milligpu.softgpu.llvm.work import note_work, sleep
 from milligpu.softgpu.llvm.writer import Writer
 from milligpu.softgpu.ptx.syntax import Group, Instruction, Name
@@ -47,6 +47,18 @@ def _sleep(w: Writer, ins: Instruction) -> None:
 @instruction("pmevent", "griddepcontrol", "setmaxnreg")
 def _nothing(w: Writer, ins: Instruction) -> None:
     """Advice to the hardware's scheduler."""
+
+
+@instruction("mapa")
+def _same_block(w: Writer, ins: Instruction) -> None:
+    """The address of a shared variable in another block of the cluster, which has only this one."""
+    bits = last_type(w, ins).bits
+    w.write_bits(w.operand(ins, 0), bits, w.bits(w.operand(ins, 1), bits))
+
+
+@instruction("getctarank")
+def _rank(w: Writer, ins: Instruction) -> None:
+    w.write_bits(w.operand(ins, 0), 32, "0")
 
 
 @instruction("call")

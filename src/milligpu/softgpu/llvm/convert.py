@@ -1,12 +1,16 @@
 """Moves and conversions between types and address spaces."""
 
-from milligpu.softgpu.llvm.rounding import narrow, saturate
+from milligpu.softgpu.llvm.rounding import clamped, cut, flushed, from_integer, narrow, side_of
+from milligpu.softgpu.llvm.small import SMALL, convert_small
 from milligpu.softgpu.llvm.special import SHARED_WINDOW
 from milligpu.softgpu.llvm.table import instruction, last_type, types
-from milligpu.softgpu.llvm.writer import Writer, llvm_type
+from milligpu.softgpu.llvm.writer import Writer, base_type, llvm_type
 from milligpu.softgpu.ptx.syntax import Instruction, Vector
-from milligpu.softgpu.ptx.types import F32, TYPES, Kind, Type
+from milligpu.softgpu.ptx.types import F32, S32, TYPES, Kind, Type
 
+_WIDTHS = {"half": 16, "float": 32, "double": 64}
+# As LLVM writes them.
+_LARGEST = {"f16": "0xH7BFF", "bf16": "0x47EFE00000000000", "f32": "0x47EFFFFFE0000000"}
 _TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
@@ -63,27 +67,29 @@ def _is_space(w: Writer, ins: Instruction) -> None:
 
 @instruction("cvt")
 def _convert(w: Writer, ins: Instruction) -> None:
+    if any(part in SMALL for part in ins.modifiers):
+        convert_small(w, ins)
+        return
     kinds = types(ins)
-    if len(kinds) != 2 or ins.has("pack"):
+    if ins.has("pack") and len(kinds) in (2, 3):
+        _pack_integers(w, ins, kinds)
+        return
+    if len(kinds) != 2 or ins.has("rs"):
         raise w.refuse(f"{ins}: unsupported")
     target, source = kinds
-    if target.lanes == 2:
+    if target.lanes == 2 and source == F32:
         _pack(w, ins, target)
-    elif source.lanes == 2:
+    elif target.lanes == 2 or source.lanes == 2:
         raise w.refuse(f"{ins}: unsupported")
     elif target.name == "tf32":
-        # Ten bits of fraction remain, rounded to nearest, ties away.
-        bits = w.emit(f"add i32 {w.bits(w.operand(ins, 1), 32)}, 4096")
-        w.write_bits(w.operand(ins, 0), 32, w.emit(f"and i32 {bits}, -8192"))
+        _to_tf32(w, ins)
     elif source.is_float and target.is_float:
         _float_to_float(w, ins, target, source)
     elif source.is_float:
         _float_to_integer(w, ins, target, source)
     elif target.is_float:
-        value = w.read(w.operand(ins, 1), source)
-        word = "sitofp" if source.is_signed else "uitofp"
-        result = w.emit(f"{word} i{source.bits} {value} to {llvm_type(target)}")
-        w.write(w.operand(ins, 0), target, saturate(w, target, result) if ins.has("sat") else result)
+        value = from_integer(w, ins, target, source, w.read(w.operand(ins, 1), source))
+        w.write(w.operand(ins, 0), target, clamped(w, ins, target, value))
     else:
         _integer_to_integer(w, ins, target, source)
 
@@ -93,49 +99,76 @@ def _pack(w: Writer, ins: Instruction, target: Type) -> None:
     half = TYPES[target.name.removesuffix("x2")]
     parts: list[str] = []
     for at in (2, 1):
-        value = w.read(w.operand(ins, at), F32)
-        if ins.has("relu"):
-            value = w.math("maximumnum", F32, value, "0.0")
-        parts.append(w.resize(w.to_bits(_to_half(w, ins, half, value), half), 16, 32))
+        value = narrowed(w, ins, half, F32, w.read(w.operand(ins, at), F32))
+        parts.append(w.resize(w.to_bits(value, half), 16, 32))
     w.write_bits(w.operand(ins, 0), 32, w.emit(f"or i32 {parts[0]}, {w.emit(f'shl i32 {parts[1]}, 16')}"))
 
 
-def _to_half(w: Writer, ins: Instruction, half: Type, value: str) -> str:
-    """An f32 as the value that `to_bits` of this half type takes."""
-    if half.kind is Kind.BFLOAT:
-        if not ins.has("rz"):
-            return value
-        cut = w.emit(f"and i32 {w.emit(f'bitcast float {value} to i32')}, -65536")
-        return w.emit(f"bitcast i32 {cut} to float")
-    return narrow(w, value, F32, half, "rz" if ins.has("rz") else None)
-
-
-def _float_to_float(w: Writer, ins: Instruction, target: Type, source: Type) -> None:
-    value = w.read(w.operand(ins, 1), source)
-    integral = next((part for part in ins.modifiers if part in _TO_INTEGRAL), None)
-    if integral:
-        value = w.math(_TO_INTEGRAL[integral], source, value)
-    have, want = llvm_type(source), llvm_type(target)
-    widths = {"half": 16, "float": 32, "double": 64}
-    mode = next((part for part in ins.modifiers if part in ("rz", "rm", "rp")), None)
+def narrowed(w: Writer, ins: Instruction, target: Type, source: Type, value: str) -> str:
+    """A float as the value that `to_bits` of the target type takes, rounded, held and clamped."""
+    side = side_of(ins)
+    have, want = base_type(source), base_type(target)
     if target.kind is Kind.BFLOAT:
         if have == "half":
             value = w.emit(f"fpext half {value} to float")
         elif have == "double":
-            value = w.emit(f"fptrunc double {value} to float")
-        value = _to_half(w, ins, target, value)
-    elif widths[have] > widths[want]:
-        value = narrow(w, value, F32 if source.kind is Kind.BFLOAT else source, target, mode)
-    elif widths[have] < widths[want]:
+            value = narrow(w, value, (have, want), side or "odd")
+        value = cut(w, value) if side == "rz" else value
+    elif _WIDTHS[have] > _WIDTHS[want]:
+        value = narrow(w, value, (have, want), side)
+    elif _WIDTHS[have] < _WIDTHS[want]:
         value = w.emit(f"fpext {have} {value} to {want}")
-    if ins.has("relu"):
-        value = w.math("maximumnum", target, value, "0.0")
-    w.write(w.operand(ins, 0), target, saturate(w, target, value) if ins.has("sat") else value)
+    if ins.has("satfinite"):
+        value = _hold(w, target, value)
+    return clamped(w, ins, target, value)
+
+
+def _hold(w: Writer, target: Type, value: str) -> str:
+    """Infinities and what rounds to them become the largest number of the type; a NaN stays one."""
+    llvm, largest = llvm_type(target), _LARGEST[target.name]
+    low = w.math("minimum", target, value, largest)
+    return w.math("maximum", target, low, w.emit(f"fneg {llvm} {largest}"))
+
+
+def _to_tf32(w: Writer, ins: Instruction) -> None:
+    """Ten bits of fraction remain: ties away from zero (`rna`), to even (`rn`), or cut (`rz`)."""
+    bits = w.bits(w.operand(ins, 1), 32)
+    number = w.emit(f"fcmp ord float {w.emit(f'bitcast i32 {bits} to float')}, 0.0")
+    odd = w.emit(f"and i32 {w.emit(f'lshr i32 {bits}, 13')}, 1")
+    more = "4096" if ins.has("rna") else "0" if ins.has("rz") else w.emit(f"add i32 {odd}, 4095")
+    whole = w.emit(f"and i32 {w.emit(f'add i32 {bits}, {more}')}, -8192")
+    value = w.emit(f"bitcast i32 {w.emit(f'select i1 {number}, i32 {whole}, i32 2147483647')} to float")
+    w.write(w.operand(ins, 0), F32, clamped(w, ins, F32, value))
+
+
+def _float_to_float(w: Writer, ins: Instruction, target: Type, source: Type) -> None:
+    value = w.read(w.operand(ins, 1), source)
+    if source == F32:
+        value = flushed(w, ins, source, value)
+    integral = next((part for part in ins.modifiers if part in _TO_INTEGRAL), None)
+    if integral:
+        value = w.math(_TO_INTEGRAL[integral], source, value)
+    value = narrowed(w, ins, target, source, value)
+    w.write(w.operand(ins, 0), target, flushed(w, ins, target, value) if target == F32 else value)
+
+
+def _pack_integers(w: Writer, ins: Instruction, kinds: list[Type]) -> None:
+    """Two s32, held to the narrower type, beside each other; below what was packed before, if there is a third."""
+    target = kinds[0]
+    if not target.bits < 32 or target.is_float:
+        raise w.refuse(f"{ins}: unsupported")
+    parts = [w.resize(_clamp(w, w.bits(w.operand(ins, at), 32), target, S32), 128, target.bits) for at in (1, 2)]
+    high, low = (w.resize(part, target.bits, 32) for part in parts)
+    total = w.emit(f"or i32 {w.emit(f'shl i32 {high}, {target.bits}')}, {low}")
+    if len(ins.operands) > 3:
+        before = w.emit(f"shl i32 {w.bits(ins.operands[3], 32)}, {2 * target.bits}")
+        total = w.emit(f"or i32 {total}, {before}")
+    w.write_bits(w.operand(ins, 0), 32, total)
 
 
 def _float_to_integer(w: Writer, ins: Instruction, target: Type, source: Type) -> None:
     """Out-of-range values are held to the range and a NaN becomes 0, as hardware does."""
-    value = w.read(w.operand(ins, 1), source)
+    value = flushed(w, ins, source, w.read(w.operand(ins, 1), source))
     integral = next((part for part in ins.modifiers if part in _TO_INTEGRAL), "rzi")
     value = w.math(_TO_INTEGRAL[integral], source, value)
     name = "fptosi" if target.is_signed else "fptoui"

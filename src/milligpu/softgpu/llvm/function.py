@@ -1,6 +1,17 @@
 """A whole function: its statements in order, guards and scopes included."""
 
-from milligpu.softgpu.llvm import arithmetic, control, convert, logic, memory, warp
+from milligpu.softgpu.llvm import (
+    arithmetic,
+    asynchronous,
+    atomic,
+    control,
+    convert,
+    floating,
+    logic,
+    matrix,
+    memory,
+    warp,
+)
 from milligpu.softgpu.llvm.control import label
 from milligpu.softgpu.llvm.special import SHARED
 from milligpu.softgpu.llvm.table import HANDLERS
@@ -22,7 +33,7 @@ from milligpu.softgpu.ptx.syntax import (
 )
 
 # Imported for what they add to the table.
-GROUPS = (arithmetic, control, convert, logic, memory, warp)
+GROUPS = (arithmetic, asynchronous, atomic, control, convert, floating, logic, matrix, memory, warp)
 
 
 def parameter_offsets(function: Function) -> tuple[list[int], int]:

@@ -1,8 +1,9 @@
 """Bits, shifts, comparisons and selection."""
 
+from milligpu.softgpu.llvm.rounding import flushed
 from milligpu.softgpu.llvm.table import instruction, last_type, types
 from milligpu.softgpu.llvm.writer import Writer, llvm_type
-from milligpu.softgpu.ptx.syntax import Instruction, Literal, Name, Pair
+from milligpu.softgpu.ptx.syntax import Instruction, Literal, Name, Operand, Pair
 from milligpu.softgpu.ptx.types import Type
 
 _UNSIGNED = {
@@ -57,8 +58,9 @@ def _complement(w: Writer, ins: Instruction) -> None:
 @instruction("lop3")
 def _lop3(w: Writer, ins: Instruction) -> None:
     """Any function of three bits, given as its truth table."""
+    combine = next((part for part in ins.modifiers if part in ("and", "or")), None) if ins.has("BOOL") else None
     table = w.operand(ins, 4)
-    if not isinstance(table, Literal) or ins.has("BOOL"):
+    if not isinstance(table, Literal) or (ins.has("BOOL") and combine is None):
         raise w.refuse(f"{ins}: unsupported")
     inputs = [w.bits(w.operand(ins, at), 32) for at in (1, 2, 3)]
     inverse = [w.emit(f"xor i32 {value}, -1") for value in inputs]
@@ -68,7 +70,11 @@ def _lop3(w: Writer, ins: Instruction) -> None:
             a, b, c = (inputs[at] if row >> (2 - at) & 1 else inverse[at] for at in range(3))
             term = w.emit(f"and i32 {w.emit(f'and i32 {a}, {b}')}, {c}")
             total = w.emit(f"or i32 {total}, {term}")
-    w.write_bits(w.operand(ins, 0), 32, total)
+    first, second = destinations(w.operand(ins, 0))
+    w.write_bits(first, 32, total)
+    if combine is not None and second is not None:
+        truth = w.emit(f"icmp ne i32 {total}, 0")
+        w.write_bits(second, 1, w.emit(f"{combine} i1 {truth}, {w.bits(w.operand(ins, 5), 1)}"))
 
 
 @instruction("shl", "shr")
@@ -111,36 +117,44 @@ def _compare(w: Writer, ins: Instruction) -> None:
     if not kinds or not ins.modifiers:
         raise w.wrong(f"{ins}: no type")
     kind = kinds[-1]
-    if kind.lanes == 2:
-        raise w.refuse(f"{ins}: unsupported")
     table = _FLOAT if kind.is_float else _SIGNED if kind.is_signed else _UNSIGNED
     condition = table.get(ins.modifiers[0])
     if condition is None:
         raise w.wrong(f"{ins}: unknown comparison")
-    a, b = w.read(w.operand(ins, 1), kind), w.read(w.operand(ins, 2), kind)
+    a, b = (flushed(w, ins, kind, w.read(w.operand(ins, at), kind)) for at in (1, 2))
     result = w.emit(f"{'fcmp' if kind.is_float else 'icmp'} {condition} {llvm_type(kind)} {a}, {b}")
+    truths = (
+        [w.emit(f"extractelement <2 x i1> {result}, i32 {at}") for at in (0, 1)] if kind.lanes == 2 else [result]
+    )
+    first, second = destinations(w.operand(ins, 0))
+    if second is not None and kind.lanes == 1:
+        truths.append(w.emit(f"xor i1 {result}, true"))
     combine = next((part for part in ins.modifiers if part in ("and", "or", "xor")), None)
-    inverse = w.emit(f"xor i1 {result}, true")
     if combine:
         other = w.bits(w.operand(ins, 3), 1)
-        result = w.emit(f"{combine} i1 {result}, {other}")
-        inverse = w.emit(f"{combine} i1 {inverse}, {other}")
-    target = w.operand(ins, 0)
+        truths = [w.emit(f"{combine} i1 {truth}, {other}") for truth in truths]
     if ins.opcode == "set":
-        _write_truth(w, target if isinstance(target, Name) else Name("_"), kinds[0], result)
+        _write_truths(w, first, kinds[0], truths)
         return
-    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
-    w.write_bits(first, 1, result)
+    w.write_bits(first, 1, truths[0])
     if second is not None:
-        w.write_bits(second, 1, inverse)
+        w.write_bits(second, 1, truths[1])
 
 
-def _write_truth(w: Writer, target: Name, kind: Type, truth: str) -> None:
-    if kind.is_float:
-        llvm = llvm_type(kind)
-        w.write(target, kind, w.emit(f"select i1 {truth}, {llvm} 1.0, {llvm} 0.0"))
-    else:
-        w.write(target, kind, w.emit(f"select i1 {truth}, i{kind.bits} -1, i{kind.bits} 0"))
+def destinations(target: Operand) -> tuple[Operand, Name | None]:
+    """The one or two registers that an instruction writes."""
+    return (target.first, target.second) if isinstance(target, Pair) else (target, None)
+
+
+def _write_truths(w: Writer, target: Operand, kind: Type, truths: list[str]) -> None:
+    """1.0 or all ones for what is true, in the register's lanes."""
+    width = kind.bits // len(truths)
+    yes = {"f16": "15360", "bf16": "16256", "f32": "1065353216"}.get(kind.name.removesuffix("x2"), "-1")
+    total = "0"
+    for at, truth in enumerate(truths):
+        bits = w.resize(w.emit(f"select i1 {truth}, i{width} {yes}, i{width} 0"), width, kind.bits)
+        total = w.emit(f"or i{kind.bits} {total}, {w.emit(f'shl i{kind.bits} {bits}, {width * at}')}")
+    w.write_bits(target, kind.bits, total, signed=kind.is_signed)
 
 
 @instruction("selp")
@@ -160,7 +174,7 @@ def _select_by_sign(w: Writer, ins: Instruction) -> None:
     a, b, c = (
         w.bits(w.operand(ins, 1), bits),
         w.bits(w.operand(ins, 2), bits),
-        w.read(w.operand(ins, 3), kinds[1]),
+        flushed(w, ins, kinds[1], w.read(w.operand(ins, 3), kinds[1])),
     )
     test = f"fcmp oge float {c}, 0.0" if kinds[1].is_float else f"icmp sge i32 {c}, 0"
     w.write_bits(w.operand(ins, 0), bits, w.emit(f"select i1 {w.emit(test)}, i{bits} {a}, i{bits} {b}"))
@@ -257,12 +271,49 @@ def _mask(w: Writer, position: str, length: str, bits: int) -> str:
     return w.resize(w.emit(f"shl i{double} {ones}, {position}"), double, bits)
 
 
+@instruction("szext")
+def _extend(w: Writer, ins: Instruction) -> None:
+    """The lower bits, as many as the second operand says, with their sign or zeros above."""
+    kind = last_type(w, ins)
+    value, length = w.bits(w.operand(ins, 1), 32), w.bits(w.operand(ins, 2), 32)
+    count = w.emit(f"and i32 {length}, 31") if ins.has("wrap") else _at_most(w, length, 32)
+    gap = w.emit(f"sub i32 32, {count}")
+    none = w.emit(f"icmp eq i32 {count}, 0")
+    safe = w.emit(f"select i1 {none}, i32 0, i32 {gap}")
+    up = w.emit(f"shl i32 {value}, {safe}")
+    down = w.emit(f"{'ashr' if kind.is_signed else 'lshr'} i32 {up}, {safe}")
+    w.write_bits(w.operand(ins, 0), 32, w.emit(f"select i1 {none}, i32 0, i32 {down}"))
+
+
+def _at_most(w: Writer, value: str, limit: int) -> str:
+    return w.intrinsic("llvm.umin.i32", "i32", ("i32", value), ("i32", str(limit)))
+
+
+@instruction("fns")
+def _find_nth_set(w: Writer, ins: Instruction) -> None:
+    mask, base, offset = (w.bits(w.operand(ins, at), 32) for at in (1, 2, 3))
+    found = w.intrinsic("sg_find_nth_set", "i32", ("i32", mask), ("i32", base), ("i32", offset))
+    w.write_bits(w.operand(ins, 0), 32, found)
+
+
+# Modes without free choice: what each of the four result bytes is, by the lower two bits of the third operand.
+_PERMUTATIONS = {
+    "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
+    "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
+    "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
+    "ecl": ((0, 1, 2, 3), (1, 1, 2, 3), (2, 2, 2, 3), (3, 3, 3, 3)),
+    "ecr": ((0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 2, 2), (0, 1, 2, 3)),
+    "rc16": ((0, 1, 0, 1), (2, 3, 2, 3), (0, 1, 0, 1), (2, 3, 2, 3)),
+}
+
+
 @instruction("prmt")
 def _permute(w: Writer, ins: Instruction) -> None:
     """Each of four result bytes is one of eight, or its sign spread over the byte."""
-    if ins.modifiers != ("b32",):
-        raise w.refuse(f"{ins}: unsupported")
     a, b, chooser = (w.bits(w.operand(ins, at), 32) for at in (1, 2, 3))
+    mode = next((_PERMUTATIONS[part] for part in ins.modifiers if part in _PERMUTATIONS), None)
+    if mode is not None:
+        chooser = _nibbles(w, mode, chooser)
     both = w.emit(f"or i64 {w.emit(f'shl i64 {w.resize(b, 32, 64)}, 32')}, {w.resize(a, 32, 64)}")
     total = "0"
     for byte in range(4):
@@ -273,3 +324,13 @@ def _permute(w: Writer, ins: Instruction) -> None:
         value = w.emit(f"select i1 {spread}, i8 {w.emit(f'ashr i8 {value}, 7')}, i8 {value}")
         total = w.emit(f"or i32 {total}, {w.emit(f'shl i32 {w.resize(value, 8, 32)}, {8 * byte}')}")
     w.write_bits(w.operand(ins, 0), 32, total)
+
+
+def _nibbles(w: Writer, rows: tuple[tuple[int, ...], ...], row: str) -> str:
+    """A mode's choice of bytes as the free form writes it."""
+    words = [sum(byte << 4 * at for at, byte in enumerate(choice)) for choice in rows]
+    low = w.emit(f"and i32 {row}, 3")
+    chosen = str(words[0])
+    for at, value in enumerate(words[1:], 1):
+        chosen = w.emit(f"select i1 {w.emit(f'icmp eq i32 {low}, {at}')}, i32 {value}, i32 {chosen}")
+    return chosen

@@ -8,7 +8,7 @@ from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
 from milligpu.softgpu.ptx.syntax import Function, Literal, Module, Name, Variable
 
 # Of `struct sg_image` in `abi.h`; part of the compile cache's key.
-IMAGE_VERSION = 2
+IMAGE_VERSION = 3
 # What a kernel may be given, from CUDA 12.1 on.
 _MOST_PARAMETER_BYTES = 32764
 

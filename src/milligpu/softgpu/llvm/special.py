@@ -8,8 +8,10 @@ BLOCK_BYTES = 104
 # Each worker has this much address space for a block's shared memory; more than any card offers.
 SHARED_WINDOW = 1 << 20
 _AXES = {".x": 0, ".y": 1, ".z": 2}
-_VECTORS = {"%ntid": BLOCK, "%nctaid": GRID, "%ctaid": INDEX}
-_CONSTANTS = {"%smid": 0, "%nsmid": 1, "WARP_SZ": 32, "%clusterid": 0, "%nclusterid": 1, "%cluster_ctarank": 0}
+# A cluster is one block: so many clusters as blocks, each block the first of its own.
+_VECTORS = {"%ntid": BLOCK, "%nctaid": GRID, "%ctaid": INDEX, "%nclusterid": GRID, "%clusterid": INDEX}
+_CLUSTER = {"%cluster_ctaid": 0, "%cluster_nctaid": 1}
+_CONSTANTS = {"%smid": 0, "%nsmid": 1, "WARP_SZ": 32, "%cluster_ctarank": 0, "%cluster_nctarank": 1}
 
 
 def special(w: Writer, name: str) -> tuple[str, int]:
@@ -19,8 +21,10 @@ def special(w: Writer, name: str) -> tuple[str, int]:
         return f"%tid{axis[1]}", 32
     if stem in _VECTORS and axis:
         return word(w, _VECTORS[stem] + 4 * _AXES[axis]), 32
-    if stem in _CONSTANTS:
-        return str(_CONSTANTS[stem]), 32
+    if stem in _CLUSTER and axis:
+        return str(_CLUSTER[stem]), 32
+    if name in _CONSTANTS:
+        return str(_CONSTANTS[name]), 32
     return _lane(w, name) if name.startswith("%lane") else _other(w, name)
 
 
@@ -65,5 +69,7 @@ def _other(w: Writer, name: str) -> tuple[str, int]:
             return (w.emit(f"lshr i64 {value}, 32") if name.endswith("_hi") else value), 64
         case "%gridid":
             return "0", 64
+        case "%is_explicit_cluster":
+            return "false", 1
         case _:
             raise w.refuse(f"unknown register {name}")

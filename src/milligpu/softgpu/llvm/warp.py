@@ -1,13 +1,12 @@
-"""What threads do together: barriers, shuffles, votes, reductions and matrix products.
+"""What threads do together: barriers, shuffles, votes and reductions.
 
 Each is a call into the runtime, where a thread waits for the others on its fiber. The codes mirror `abi.h`.
 """
 
-import re
-
-from milligpu.softgpu.llvm.table import instruction, last_type, one_of, types
+from milligpu.softgpu.llvm.logic import destinations
+from milligpu.softgpu.llvm.table import instruction, last_type, one_of
 from milligpu.softgpu.llvm.writer import Writer
-from milligpu.softgpu.ptx.syntax import Instruction, Name, Operand, Pair, Vector
+from milligpu.softgpu.ptx.syntax import Instruction
 from milligpu.softgpu.ptx.types import S32
 
 SHUFFLES = {"up": 0, "down": 1, "bfly": 2, "idx": 3}
@@ -15,16 +14,9 @@ VOTES = {"all": 4, "any": 5, "uni": 6, "ballot": 7}
 SYNC, ACTIVE = 8, 9
 REDUCTIONS = {"add": 10, "min": 11, "max": 12, "smin": 13, "smax": 14, "and": 15, "or": 16, "xor": 17}
 MATCH_ANY, MATCH_ALL = 18, 19
+# Behind those that programs number.
+CLUSTER_BARRIER = 16
 BARRIER_REDUCTIONS = {"popc": 0, "and": 1, "or": 2}
-# (shape, accumulator, input) to the code of the product.
-PRODUCTS = {
-    ("m16n8k16", "f32", "f16"): 1,
-    ("m16n8k16", "f16", "f16"): 2,
-    ("m16n8k16", "f32", "bf16"): 3,
-    ("m16n8k8", "f32", "f16"): 4,
-    ("m16n8k8", "f16", "f16"): 5,
-    ("m16n8k8", "f32", "tf32"): 6,
-}
 _FULL = "-1"
 
 
@@ -44,6 +36,13 @@ def _barrier(w: Writer, ins: Instruction) -> None:
             w.write_bits(w.operand(ins, 0), 32, result)
         else:
             w.write_bits(w.operand(ins, 0), 1, w.resize(result, 32, 1))
+    elif ins.has("cluster"):
+        # A cluster is one block here; whoever arrives also waits, so the waiting is enough.
+        if ins.has("wait"):
+            w.intrinsic("sg_barrier", "void", ("ptr", "%fiber"), ("i32", str(CLUSTER_BARRIER)), ("i32", "0"))
+    elif ins.has("arrive"):
+        barrier, count = w.warp_word(w.operand(ins, 0)), w.warp_word(w.operand(ins, 1))
+        w.intrinsic("sg_barrier_arrive", "void", ("ptr", "%fiber"), ("i32", barrier), ("i32", count))
     elif ins.has("sync") or not ins.modifiers:
         barrier = w.warp_word(ins.operands[0]) if ins.operands else "0"
         count = w.warp_word(ins.operands[1]) if len(ins.operands) > 1 else "0"
@@ -63,8 +62,15 @@ def _truth(w: Writer, result: str) -> str:
     return w.emit(f"trunc i64 {w.emit(f'lshr i64 {result}, 32')} to i1")
 
 
-def _both(target: Operand) -> tuple[Operand, Name | None]:
-    return (target.first, target.second) if isinstance(target, Pair) else (target, None)
+def shuffled(w: Writer, value: str, lane: str) -> str:
+    """The 32 bits that another lane gives; all lanes must ask."""
+    result = _warp(w, SHUFFLES["idx"], _FULL, w.resize(value, 32, 64), lane=lane, clamp="31")
+    return w.resize(result, 64, 32)
+
+
+def synchronise(w: Writer) -> None:
+    """Wait for all lanes: what they did to memory must be over before one of them goes on."""
+    _warp(w, SYNC, _FULL, "0")
 
 
 @instruction("shfl")
@@ -74,7 +80,7 @@ def _shuffle(w: Writer, ins: Instruction) -> None:
     lane, clamp = w.warp_word(w.operand(ins, 2)), w.warp_word(w.operand(ins, 3))
     mask = w.warp_word(w.operand(ins, 4)) if ins.has("sync") else _FULL
     result = _warp(w, code, mask, value, lane=lane, clamp=clamp)
-    target, valid = _both(w.operand(ins, 0))
+    target, valid = destinations(w.operand(ins, 0))
     w.write_bits(target, 32, w.resize(result, 64, 32))
     if valid is not None:
         w.write_bits(valid, 1, _truth(w, result))
@@ -94,7 +100,21 @@ def _vote(w: Writer, ins: Instruction) -> None:
 
 @instruction("activemask")
 def _active(w: Writer, ins: Instruction) -> None:
-    w.write_bits(w.operand(ins, 0), 32, w.resize(_warp(w, ACTIVE, "0", "0"), 64, 32))
+    """The runtime brings together those who stand at the same instruction, told by its line."""
+    who = _warp(w, ACTIVE, "0", "0", lane=str(w.line))
+    w.write_bits(w.operand(ins, 0), 32, w.resize(who, 64, 32))
+
+
+@instruction("elect")
+def _elect(w: Writer, ins: Instruction) -> None:
+    """The lowest lane of the mask leads."""
+    mask = w.warp_word(w.operand(ins, 1))
+    _warp(w, SYNC, mask, "0")
+    leader = w.intrinsic("llvm.cttz.i32", "i32", ("i32", mask), ("i1", "false"))
+    first, second = destinations(w.operand(ins, 0))
+    w.write_bits(first, 32, leader)
+    if second is not None:
+        w.write_bits(second, 1, w.emit(f"icmp eq i32 {leader}, {w.emit('and i32 %linear, 31')}"))
 
 
 @instruction("redux")
@@ -115,43 +135,7 @@ def _match(w: Writer, ins: Instruction) -> None:
     value = w.resize(w.bits(w.operand(ins, 1), bits), bits, 64)
     code = MATCH_ALL if ins.has("all") else MATCH_ANY
     result = _warp(w, code, w.warp_word(w.operand(ins, 2)), value)
-    target, same = _both(w.operand(ins, 0))
+    target, same = destinations(w.operand(ins, 0))
     w.write_bits(target, 32, w.resize(result, 64, 32))
     if same is not None:
         w.write_bits(same, 1, _truth(w, result))
-
-
-@instruction("mma")
-def _matrix(w: Writer, ins: Instruction) -> None:
-    shape = next((part for part in ins.modifiers if re.fullmatch(r"m\d+n\d+k\d+", part)), "")
-    kinds = types(ins)
-    code = PRODUCTS.get((shape, kinds[0].name, kinds[1].name)) if len(kinds) == 4 else None
-    if code is None or not (ins.has("row") and ins.has("col")):
-        raise w.refuse(f"{ins}: unsupported")
-    w.needs_fibers = True
-    fragments: list[str] = []
-    for at in (1, 2, 3):
-        operand = w.operand(ins, at)
-        if not isinstance(operand, Vector):
-            raise w.wrong(f"{ins}: expected registers in braces")
-        fragments.append(_fragment(w, operand))
-    target = w.operand(ins, 0)
-    if not isinstance(target, Vector):
-        raise w.wrong(f"{ins}: expected registers in braces")
-    result = w.fresh("d")
-    w.slots.append(f"  {result} = alloca [4 x i32]")
-    pointers = [("ptr", each) for each in (result, *fragments)]
-    w.intrinsic("sg_mma", "void", ("ptr", "%fiber"), ("i32", str(code)), *pointers)
-    for at, item in enumerate(target.items[:4]):
-        place = w.emit(f"getelementptr i32, ptr {result}, i64 {at}")
-        w.write_bits(item, 32, w.emit(f"load i32, ptr {place}"))
-
-
-def _fragment(w: Writer, vector: Vector) -> str:
-    """A thread's part of a matrix, in memory; always room for the largest."""
-    place = w.fresh("m")
-    w.slots.append(f"  {place} = alloca [4 x i32]")
-    for at, item in enumerate(vector.items[:4]):
-        to = w.emit(f"getelementptr i32, ptr {place}, i64 {at}")
-        w.do(f"store i32 {w.bits(item, 32)}, ptr {to}")
-    return place

@@ -26,22 +26,36 @@ TICK = "  ;tick"
 STATIC_SHARED = "$STATIC_SHARED$"
 
 
-def llvm_type(kind: Type) -> str:
-    """The LLVM type that arithmetic on this type uses; a bf16 is computed as an f32."""
+def base_type(kind: Type) -> str:
+    """The LLVM type that arithmetic on one lane of this type uses; a bf16 is computed as an f32."""
     if kind.kind is Kind.BFLOAT:
-        return "float" if kind.lanes == 1 else "<2 x float>"
+        return "float"
     if kind.kind is Kind.FLOAT:
-        return "<2 x half>" if kind.lanes == 2 else {16: "half", 32: "float", 64: "double"}[kind.bits]
-    return f"i{kind.bits}"
+        return {16: "half", 32: "float", 64: "double"}[kind.bits // kind.lanes]
+    return f"i{kind.bits // kind.lanes}"
+
+
+def shaped(like: Type | int, base: str) -> str:
+    """An LLVM type in as many lanes as another type has."""
+    lanes = like if isinstance(like, int) else like.lanes
+    return base if lanes == 1 else f"<{lanes} x {base}>"
+
+
+def constant(llvm: str, value: str) -> str:
+    """A number of this LLVM type, the same in all lanes."""
+    return f"splat ({llvm.split(' x ')[1][:-1]} {value})" if llvm[0] == "<" else value
+
+
+def llvm_type(kind: Type) -> str:
+    """The LLVM type that arithmetic on this type uses."""
+    return shaped(kind, base_type(kind))
 
 
 def suffix(kind: Type) -> str:
     """How an overloaded intrinsic names this type."""
-    if kind.lanes == 2:
-        return "v2f32" if kind.kind is Kind.BFLOAT else "v2f16"
-    if kind.is_float:
-        return "f32" if kind.kind is Kind.BFLOAT else f"f{kind.bits}"
-    return f"i{kind.bits}"
+    base = base_type(kind)
+    name = {"half": "f16", "float": "f32", "double": "f64"}.get(base, base)
+    return name if kind.lanes == 1 else f"v{kind.lanes}{name}"
 
 
 @dataclass(slots=True)
@@ -258,9 +272,9 @@ class Writer:
 
     def from_bits(self, value: str, kind: Type) -> str:
         """Bits as a value of the type that arithmetic uses."""
-        if not kind.is_float:
+        if not kind.is_float and kind.lanes == 1:
             return value
-        if kind.kind is Kind.FLOAT:
+        if kind.kind is not Kind.BFLOAT:
             return self.emit(f"bitcast i{kind.bits} {value} to {llvm_type(kind)}")
         if kind.lanes == 1:
             high = self.emit(f"shl i32 {self.resize(value, 16, 32)}, 16")
@@ -272,9 +286,9 @@ class Writer:
 
     def to_bits(self, value: str, kind: Type) -> str:
         """The reverse of `from_bits`; a bf16 is rounded to nearest, ties to even."""
-        if not kind.is_float:
+        if not kind.is_float and kind.lanes == 1:
             return value
-        if kind.kind is Kind.FLOAT:
+        if kind.kind is not Kind.BFLOAT:
             return self.emit(f"bitcast {llvm_type(kind)} {value} to i{kind.bits}")
         if kind.lanes == 1:
             return self._round_bfloat(value)

@@ -22,7 +22,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """One scalar type, or a packed pair of halves."""
+    """One scalar type, or a packed pair of 16-bit ones."""
 
     name: str
     kind: Kind
@@ -52,6 +52,7 @@ def _table() -> dict[str, Type]:
     types += [Type(f"f{bits}", Kind.FLOAT, bits) for bits in (16, 32, 64)]
     types += [Type("bf16", Kind.BFLOAT, 16)]
     types += [Type("f16x2", Kind.FLOAT, 32, 2), Type("bf16x2", Kind.BFLOAT, 32, 2)]
+    types += [Type("u16x2", Kind.UNSIGNED, 32, 2), Type("s16x2", Kind.SIGNED, 32, 2)]
     return {each.name: each for each in types}
 
 
