@@ -1,0 +1,171 @@
+"""The agent on a real node: how soon pods with a share run beside pods without, and what it costs when idle.
+
+    PYTHONPATH=. python bench/agent.py [starts] [cost] [--rounds 3] [--seconds 60]
+
+`starts` creates all pods at once, with and without a share in turns on the same node, and takes the times from each
+creation until the API server shows the pod as running. `cost` is the agent's CPU time, with its arbiter's, and its
+memory, while nobody asks for anything.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+from devcluster.cluster import Cluster
+from devcluster.fixtures import unique_name
+from devcluster.images import BASE
+from devcluster.platform import GpuNode, Platform, install_platform
+from devcluster.process import Process
+from milligpu.kube import config, objects
+from milligpu.kube.api import Api
+from milligpu.kube.watch import All, Watch
+from milligpu.model import names
+
+PODS = "/api/v1/namespaces/default/pods"
+DEADLINE_S = 240.0
+STARTS, STARTS_GPUS = 50, 2
+SHARES, SHARES_GPUS = 100, 8
+# After the last share was attached: what came with it is done.
+REST_S = 10.0
+
+
+async def create(api: Api, count: int, milli: int) -> dict[str, float]:
+    """Make pods as fast as the API server takes them; when each was asked for."""
+
+    async def one(number: int) -> tuple[str, float]:
+        container = {"name": "main", "image": BASE.reference, "imagePullPolicy": "Never"}
+        limits = {"resources": {"limits": {names.VGPU: str(milli)}}} if milli else {}
+        spec = {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{**container, "command": ["sleep", "infinity"], **limits}],
+        }
+        name = f"pod-{number}"
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        at = time.monotonic()
+        await api.send("POST", PODS, body, timeout_s=60)
+        return name, at
+
+    return dict(await asyncio.gather(*(one(number) for number in range(count))))
+
+
+async def running(api: Api, count: int) -> dict[str, float]:
+    """When the watch showed each pod as running."""
+    seen: dict[str, float] = {}
+    async for news in Watch(api, PODS, objects.Pod).follow():
+        for pod in news.items if isinstance(news, All) else [each for _, each in news.items]:
+            if pod.status.phase == "Running":
+                seen.setdefault(pod.metadata.name, time.monotonic())
+            if pod.status.phase == "Failed":
+                raise RuntimeError(f"{pod.metadata.name} failed")
+        if len(seen) == count:
+            break
+    return seen
+
+
+async def clear(api: Api) -> None:
+    """Remove all pods, and wait until they are gone."""
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+    await api.send("DELETE", PODS, options, timeout_s=120)
+    while json.loads(await api.get(PODS))["items"]:
+        await asyncio.sleep(0.2)
+
+
+async def burst(api: Api, count: int, milli: int) -> list[float]:
+    """How long each pod took, in seconds, sorted."""
+    watching = asyncio.create_task(running(api, count))
+    await asyncio.sleep(0.5)  # the watch must be there before the first pod
+    asked = await create(api, count, milli)
+    seen = await asyncio.wait_for(watching, DEADLINE_S)
+    return sorted(seen[name] - asked[name] for name in asked)
+
+
+async def rest(node: GpuNode) -> None:
+    """Wait until no container is left: what still ends would slow down who comes next."""
+    while node.node.pids() or list((node.node.folder / "run/milligpu/containers").iterdir()):
+        await asyncio.sleep(0.2)
+
+
+async def starts(cluster: Cluster, platform: Platform, options: argparse.Namespace) -> None:
+    """In turns, and the medians."""
+    (node,) = platform.nodes
+    milli = 1000 * STARTS_GPUS // STARTS
+    medians: dict[int, list[float]] = {0: [], milli: []}
+    lasts: dict[int, list[float]] = {0: [], milli: []}
+    async with Api(config.find(str(cluster.kubeconfig))) as api:
+        for turn in range(2 * options.rounds):
+            kind = (0, milli)[(turn + turn // 2) % 2]  # each kind comes first as often as second
+            watched = {"agent": node.agent, "kubelet": node.node.kubelet, "service": platform.service.process}
+            before = {name: cpu_s(process) for name, process in watched.items()}
+            took = await burst(api, STARTS, kind)
+            spent = ", ".join(f"{name} {cpu_s(process) - before[name]:.2f} s" for name, process in watched.items())
+            medians[kind].append(statistics.median(took))
+            lasts[kind].append(took[-1])
+            print(
+                f"{kind} milli: median {medians[kind][-1]:.2f} s, last {took[-1]:.2f} s; CPU: {spent}", flush=True
+            )
+            await clear(api)
+            await rest(node)
+    for what, found in (("median", medians), ("last", lasts)):
+        without, with_share = statistics.median(found[0]), statistics.median(found[milli])
+        print(f"{what}: {without:.2f} s without, {with_share:.2f} s with a share: {with_share / without:.2f} x")
+
+
+async def cost(cluster: Cluster, platform: Platform, options: argparse.Namespace) -> None:
+    """Shares that do nothing."""
+    (node,) = platform.nodes
+    async with Api(config.find(str(cluster.kubeconfig))) as api:
+        await burst(api, SHARES, 1000 * SHARES_GPUS // SHARES)
+    await asyncio.sleep(REST_S)
+    before = cpu_s(node.agent)
+    await asyncio.sleep(options.seconds)
+    used = cpu_s(node.agent) - before
+    print(f"{SHARES_GPUS} GPUs, {SHARES} idle shares, {options.seconds} s")
+    print(f"CPU: {100 * used / options.seconds:.2f} % of a core; by thread: {', '.join(threads(node.agent))}")
+    print(f"memory: {resident_mib(node.agent):.1f} MiB")
+
+
+PARTS = {"starts": (STARTS_GPUS, starts), "cost": (SHARES_GPUS, cost)}
+"""How many GPUs each needs, and what it does."""
+
+
+def cpu_s(process: Process) -> float:
+    """User and system time of a process and all its threads so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def threads(process: Process) -> list[str]:
+    """Each thread with its CPU time since it started."""
+    found: list[str] = []
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        found.append(f"{(task / 'comm').read_text().strip()} {spent:.2f} s")
+    return found
+
+
+def resident_mib(process: Process) -> float:
+    """Resident memory."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="See the module.")
+    parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=60)
+    options = parser.parse_args()
+    for part in options.parts:
+        gpus, measure = PARTS[part]
+        with Cluster.start(unique_name(), real_nodes=1) as cluster:
+            asyncio.run(measure(cluster, install_platform(cluster, devices=gpus), options))
+
+
+if __name__ == "__main__":
+    main()

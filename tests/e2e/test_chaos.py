@@ -1,0 +1,142 @@
+"""A node under load and under fire: nothing is given twice, nothing is lost, and no pod dies of us."""
+
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from lightkube.resources.core_v1 import Event, Pod
+
+from bench.chaos.script import Blow, Create, Manner, Part, Round, Script
+from bench.chaos.stage import NAMESPACE, Stage, perform
+from devcluster.api import list_in
+from devcluster.cluster import Cluster
+from devcluster.fixtures import unique_name
+from devcluster.platform import Platform, install_platform
+from devcluster.pods import phase, pod
+from devcluster.wait import until
+from milligpu.model import names
+from tests.e2e.scheduling import grant_of, grants, overcommitted
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+PODS = 50
+# What Kubernetes says of pods that wait for the scheduler, and of any pod of a cluster as young and small as this.
+NOT_OURS = ("FailedScheduling", "MissingClusterDNS", "FailedMount")
+# With it all parts are hurt within twenty rounds.
+SEED = 4
+CARD_MIB = 40960
+MIB = 1 << 20
+# What a container sees of itself: the driver's answer, its limits page, and its own account after an allocation.
+LOOK = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(code):
+    assert code == 0, code
+count, total, context, memory = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_void_p(), ctypes.c_uint64()
+check(cuda.cuInit(0))
+check(cuda.cuDeviceGetCount(ctypes.byref(count)))
+check(cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0))
+check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+check(cuda.cuCtxSetCurrent(context))
+check(cuda.cuMemAlloc_v2(ctypes.byref(memory), 1 << 20))
+limits = open("/run/milligpu/tenant/limits", "rb").read()
+usage = open("/run/milligpu/tenant/usage", "rb").read()
+print(count.value, total.value, limits[64:192].hex(), usage[64:72].hex(), flush=True)
+time.sleep(100000)
+"""
+
+
+@pytest.fixture(scope="module")
+def platform(built_programs: None) -> Iterator[tuple[Cluster, Platform]]:
+    """A cluster that these tests may hurt."""
+    del built_programs
+    with Cluster.start(unique_name(), real_nodes=1) as cluster:
+        yield cluster, install_platform(cluster, devices=2)
+
+
+def test_fifty_pods_at_once_run_at_the_first_attempt_each_with_its_own_share(
+    platform: tuple[Cluster, Platform],
+) -> None:
+    cluster, _ = platform
+    sizes = {f"pod-{number}": 10 + number for number in range(PODS)}
+
+    def create(name: str) -> None:
+        wanted = pod(name, ["python3", "-c", LOOK], resources={names.VGPU: str(sizes[name])})
+        cluster.client.create(wanted, namespace=NAMESPACE)
+
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(create, sizes))
+    until(
+        "all to run", lambda: _phases(cluster) == {"Running"}, 180, last_state=lambda: cluster.last_state(NAMESPACE)
+    )
+
+    pods = {
+        (each.metadata.name if each.metadata else "") or "": each
+        for each in list_in(cluster.client, Pod, NAMESPACE)
+    }
+    assert set(pods) == set(sizes)
+    for name, each in pods.items():
+        _sees_its_share(cluster, name, each, sizes[name])
+    assert overcommitted(grants(cluster, NAMESPACE), mib=CARD_MIB) == []
+    events = [event for event in list_in(cluster.client, Event, NAMESPACE) if event.involvedObject.kind == "Pod"]
+    warnings = [event for event in events if event.type == "Warning" and event.reason not in NOT_OURS]
+    assert [f"{event.reason}: {event.message}" for event in warnings] == []
+    cluster.kubectl("delete", "pods", "--all", "--namespace", NAMESPACE, "--wait=false")
+    until("all to be gone", lambda: not list_in(cluster.client, Pod, NAMESPACE), 120)
+
+
+def _phases(cluster: Cluster) -> set[str]:
+    return {phase(each) for each in list_in(cluster.client, Pod, NAMESPACE)}
+
+
+def _sees_its_share(cluster: Cluster, name: str, found: Pod, milli: int) -> None:
+    assert found.status is not None
+    assert [status.restartCount for status in found.status.containerStatuses or []] == [0]
+    grant = grant_of(found)
+    assert grant is not None
+    ((share,),) = grant.containers.values()
+    assert (share.milli, share.mib) == (milli, CARD_MIB * milli // 1000)
+    said = until(f"{name} to say what it sees", lambda: _words(cluster, name), 60)
+    assert (int(said[0]), int(said[1])) == (1, share.mib * MIB)
+    uuid, page_milli, _, cap = struct.unpack("<48sIIQ", bytes.fromhex(said[2])[:64])
+    assert (uuid.rstrip(b"\0").decode(), page_milli, cap) == (share.gpu, milli, share.mib * MIB)
+    (used,) = struct.unpack("<Q", bytes.fromhex(said[3]))
+    assert MIB <= used <= cap
+
+
+def _words(cluster: Cluster, name: str) -> list[str] | None:
+    return "".join(cluster.client.log(name, namespace=NAMESPACE)).split() or None
+
+
+@pytest.mark.parametrize("part", [Part.REBOOT, Part.STALE_REBOOT])
+def test_after_a_reboot_every_container_has_the_share_that_it_had(
+    platform: tuple[Cluster, Platform], part: Part
+) -> None:
+    stage = Stage(*platform)
+    made = [
+        Create(f"{part.name.lower().replace('_', '-')}-{milli}", milli, Manner.STAYS)
+        for milli in (1000, 500, 300, 200)
+    ]
+    with stage.watched():
+        stage.play(Round(1, tuple((0.0, step) for step in made)))
+        before = grants(platform[0], NAMESPACE)
+        stage.play(Round(2, ((0.0, Blow(part, 0.0)),)))
+        # Those that the kubelet would not have while no plugin was there are gone; all others are as they were.
+        after = grants(platform[0], NAMESPACE)
+        stage.finish()
+    assert stage.outcome.violations == []
+    assert len(before) == len(made)
+    assert after == {name: grant for name, grant in before.items() if name in after}
+    assert len(after) == len(made) - stage.outcome.rejected.total()
+
+
+def test_twenty_rounds_of_chaos_leave_the_books_true(platform: tuple[Cluster, Platform]) -> None:
+    outcome = perform(Stage(*platform), rounds=20, seed=SEED)
+    assert outcome.violations == []
+    assert outcome.rounds == 20
+
+
+def test_the_same_seed_hurts_in_the_same_way() -> None:
+    assert list(Script(7).rounds(50)) == list(Script(7).rounds(50))
+    assert {part for each in Script(SEED).rounds(20) for part in each.parts} == set(Part)
