@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.chaos.observe import Asked, Held, OnNode, Truth
 from bench.chaos.script import WHOLE, Manner
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
+from milligpu.model.units import Mib, Milli
 
 # What the kubelet itself says when it would not have a pod because no plugin answered it.
 _REJECTIONS = ("UnexpectedAdmissionError", "OutOfnvidia.com/")
@@ -96,9 +97,18 @@ def unsettled(wanted: Mapping[str, Wanted], truth: Truth, cards: Cards, fits: Ca
     uids = {pod.uid: pod for pod in truth.pods if pod.name in wanted and pod.phase not in {"Succeeded", "Failed"}}
     found = [f"{name}: is not there" for name in wanted if name not in known]
     found += [f"{name}: is still there, though deleted" for name in known if name not in wanted]
+    counted = sum(wanted[pod.name].sizes[0] for pod in uids.values() if pod.node)
+
+    def has_room(pod: Asked) -> bool:
+        """The kubelet counts what pods were made with, whatever they were resized to."""
+        return counted + wanted[pod.name].sizes[0] <= sum(gpu.milli for gpu in cards.gpus) and fits(pod.uid)
+
     for pod in truth.pods:
         if pod.name in wanted:
-            found += _pod(wanted[pod.name], pod, truth.node, cards, fits)
+            found += _pod(wanted[pod.name], pod, truth.node, cards, has_room)
+    for pod in uids.values():
+        others = [other.grant for other in uids.values() if other is not pod and other.grant is not None]
+        found += _resize(wanted[pod.name], pod, others, cards)
     found += [
         f"uid {each.uid}: a process of a pod that is gone" for each in truth.node.held if each.uid not in uids
     ]
@@ -115,13 +125,25 @@ def unsettled(wanted: Mapping[str, Wanted], truth: Truth, cards: Cards, fits: Ca
     return found
 
 
-def _pod(wanted: Wanted, pod: Asked, node: OnNode, cards: Cards, fits: Callable[[str], bool]) -> list[str]:
+def _resize(wanted: Wanted, pod: Asked, others: Sequence[Grant], cards: Cards) -> list[str]:
+    """A pod that has not the share it was last asked to have, though its card has room for it."""
+    if pod.grant is None or len(wanted.sizes) == 1:
+        return []
+    ((share,),) = pod.grant.containers.values()
+    size = wanted.sizes[-1]
+    asked = replace(share, milli=Milli(size), mib=Mib(cards.gpus[0].mib * size // WHOLE))
+    if share.milli == size or cards.overcommitted([replace(pod.grant, containers={"main": (asked,)}), *others]):
+        return []
+    return [f"{pod.name}: has {share.milli} instead of {size}, though there is room"]
+
+
+def _pod(wanted: Wanted, pod: Asked, node: OnNode, cards: Cards, fits: Callable[[Asked], bool]) -> list[str]:
     if pod.phase == "Succeeded" and wanted.manner is Manner.JOB:
         return []
     if pod.phase == "Failed":
         return [f"{pod.name}: failed"]
     if not pod.node:
-        return [f"{pod.name}: waits, though there is room"] if fits(pod.uid) else []
+        return [f"{pod.name}: waits, though there is room"] if fits(pod) else []
     if not pod.running:
         return [f"{pod.name}: bound and not running: {pod.waiting} {pod.ends}"]
     held = [each for each in node.held if each.uid == pod.uid]
