@@ -10,6 +10,7 @@ memory, while nobody asks for anything.
 import argparse
 import asyncio
 import json
+import math
 import os
 import statistics
 import time
@@ -31,6 +32,11 @@ STARTS, STARTS_GPUS = 50, 2
 SHARES, SHARES_GPUS = 100, 8
 # After the last share was attached: what came with it is done.
 REST_S = 10.0
+
+
+def share(pods: int, gpus: int) -> int:
+    """The largest of which so many fit on so many cards, in milli-GPU."""
+    return 1000 // math.ceil(pods / gpus)
 
 
 async def create(api: Api, count: int, milli: int) -> dict[str, float]:
@@ -92,7 +98,7 @@ async def rest(node: GpuNode) -> None:
 async def starts(cluster: Cluster, platform: Platform, options: argparse.Namespace) -> None:
     """In turns, and the medians."""
     (node,) = platform.nodes
-    milli = 1000 * STARTS_GPUS // STARTS
+    milli = share(STARTS, STARTS_GPUS)
     medians: dict[int, list[float]] = {0: [], milli: []}
     lasts: dict[int, list[float]] = {0: [], milli: []}
     async with Api(config.find(str(cluster.kubeconfig))) as api:
@@ -118,7 +124,7 @@ async def cost(cluster: Cluster, platform: Platform, options: argparse.Namespace
     """Shares that do nothing."""
     (node,) = platform.nodes
     async with Api(config.find(str(cluster.kubeconfig))) as api:
-        await burst(api, SHARES, 1000 * SHARES_GPUS // SHARES)
+        await burst(api, SHARES, share(SHARES, SHARES_GPUS))
     await asyncio.sleep(REST_S)
     before = cpu_s(node.agent)
     await asyncio.sleep(options.seconds)
