@@ -18,7 +18,7 @@ STEP = 20 * US
 NEVER = (1 << 63) - 1
 FIXED, EQUAL, BEST_EFFORT = 1, 2, 3
 HEARTBEAT_OLD = 200 * MS
-RUNNING_ON = 250 * MS
+RUNS_ON, RUNNING_ON = 50 * MS, 250 * MS
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class Lease:
         library.pace.excess += max(0, duration - estimate)
         library.pace.oldest = library.running[0][0] if library.running else 0
         library.pace.since = self._clock.now
-        self.core.pace_learn(ctypes.byref(library.estimates), 1, 1, float(duration))
+        self.core.pace_learn(ctypes.byref(library.estimates), 1, 1, float(duration), 1)
         if not library.pace.pieces and not library.blocked:
             library.ended = self._clock.now
         self._look_later(library, self._clock.now + NOTICE)
@@ -214,8 +214,8 @@ class Lease:
 
     def _say_running_on(self, library: Library, until: int, *, foretold: bool) -> int:
         now = self._clock.now
-        if now < until and not foretold:
-            return NEVER
+        if now < until + RUNS_ON and not foretold:
+            return until + RUNS_ON
         if now - library.said_at > RUNNING_ON:
             library.said = None
         self._say(library, native.ACTIVE, now)

@@ -68,6 +68,9 @@ class Tenant(ctypes.Structure):
         ("ends", ctypes.c_int64),
         ("left_at", ctypes.c_int64),
         ("spoke_at", ctypes.c_int64),
+        ("burst", ctypes.c_int64),
+        ("lent", ctypes.c_int64),
+        ("lent_at", ctypes.c_int64),
     )
 
 
@@ -82,6 +85,7 @@ class Gpu(ctypes.Structure):
         ("lender", ctypes.c_int),
         ("parked", ctypes.c_int),
         ("late", ctypes.c_uint64),
+        ("turn_at", ctypes.c_int64),
         ("until", ctypes.c_int64),
         ("charge_from", ctypes.c_int64),
         ("decide_at", ctypes.c_int64),
@@ -167,7 +171,7 @@ def core() -> ctypes.CDLL:
     loaded.pace_estimate.argtypes = (address, ctypes.c_uint64, ctypes.c_uint64)
     loaded.pace_estimate.restype = number
     loaded.pace_known.argtypes = (address, ctypes.c_uint64)
-    loaded.pace_learn.argtypes = (address, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double)
+    loaded.pace_learn.argtypes = (address, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double, integer)
     loaded.pace_uncertain.argtypes = (address, number)
     loaded.pace_key.argtypes = (address, ctypes.c_uint64)
     loaded.pace_key.restype = ctypes.c_uint64

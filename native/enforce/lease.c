@@ -106,7 +106,8 @@ static int said_near(const struct gate *gate, uint32_t generation) {
 /* The work does not end now, or nobody knows when. After the lease the arbiter hears that it runs on, and then from time
  * to time that somebody is still there to see its end. Returns when to look again. */
 static int64_t say_running_on(struct gate *gate, const struct lease *lease, int64_t now) {
-    if (now < lease->until && !said_near(gate, lease->generation)) return INT64_MAX;
+    int64_t first = lease->until + LEASE_RUNS_ON_NS;
+    if (now < first && !said_near(gate, lease->generation)) return first;
     if (now - gate->said_at > LEASE_RUNNING_ON_NS) gate->said = 0;
     say(gate, LEASE_ACTIVE, lease->generation, now);
     return now + LEASE_RUNNING_ON_NS;

@@ -123,7 +123,7 @@ static int64_t measure(struct outstanding *all, const struct batch *batch, int64
 static void learn(struct outstanding *all, const struct batch *batch, int64_t ran) {
     for (unsigned i = 0; ran > 0 && i < batch->kinds; i++) {
         double share = batch->estimate ? (double)batch->of[i].estimate / (double)batch->estimate : 1.0 / batch->kinds;
-        pace_learn(&all->estimates, batch->of[i].key, batch->of[i].count, (double)ran * share);
+        pace_learn(&all->estimates, batch->of[i].key, batch->of[i].count, (double)ran * share, batch->follows);
     }
 }
 

@@ -7,8 +7,8 @@
 #define SLEEP_CREDIT (25 * LEASE_MS)
 /* A limit holds over a tenth of a second. */
 #define TOKENS_SPAN (100 * LEASE_MS)
-/* With fewer tokens than this it is not worth to start again. */
-#define TOKENS_START (5 * LEASE_MS)
+/* Whoever ran out of them starts again with half of what can be saved: every start costs a hand-over. */
+#define TOKENS_START (TOKENS_SPAN / 2)
 /* A guarantee is honoured, against priority, from this debt on; and it is neither saved up nor lost without end. */
 #define DEBT_HONOURED (50 * LEASE_MS)
 #define DEBT_MOST (200 * LEASE_MS)
@@ -93,7 +93,7 @@ static int has_tokens(const struct lease_account *account, double pending, int64
     if (account->limit >= 1) return 1;
     double tokens = account->tokens - pending * (1 - account->limit);
     if (tokens > 0) return 1;
-    int64_t when = now + (int64_t)((TOKENS_START - tokens) / account->limit);
+    int64_t when = now + TOKENS_START - (int64_t)(tokens / account->limit);
     if (when < *retry) *retry = when;
     return 0;
 }

@@ -18,8 +18,10 @@
 #define LEASE_US INT64_C(1000)
 #define LEASE_MS INT64_C(1000000)
 
-/* How long one turn lasts when others wait. 2 to 50 ms give the same shares; longer ones hand over less often. */
-#define LEASE_QUANTUM (20 * LEASE_MS)
+/* How long one turn lasts when others wait. 2 to 50 ms give the same shares; longer ones hand over less often. An odd
+ * number, because cards divide time in slices of 2 ms: when a turn ends as a slice does, the last of its work waits for
+ * a slice of the next tenant's. */
+#define LEASE_QUANTUM (35 * LEASE_MS)
 /* A turn under a limit is shorter when there are few tokens; below this, hand-overs would cost more than they give. */
 #define LEASE_QUANTUM_LEAST (1 * LEASE_MS)
 

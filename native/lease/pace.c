@@ -22,6 +22,8 @@
  * often in a row. */
 #define LONGER_MOST 1.25
 #define LONGER_ROW 5
+/* A measurement that may contain others' work is not believed while there are exact ones, at least once in so many. */
+#define EXACT_TRUST 16
 /* And what is longer than this is another kind of work under the same name, until that is settled. */
 #define LONGER_FAR 4
 /* Work that should have ended this long ago, and a quarter of its time, may take any time: a slice of another context
@@ -80,15 +82,18 @@ static int is_believed(struct pace_kind *kind, double one) {
     return 0;
 }
 
-void pace_learn(struct pace_estimates *estimates, uint64_t key, uint64_t count, double measured) {
+void pace_learn(struct pace_estimates *estimates, uint64_t key, uint64_t count, double measured, int exact) {
     struct pace_kind *kind = (struct pace_kind *)find(estimates, key);
     double one = measured / (double)count;
     if (!kind) {
         kind = make_room(estimates, key);
         *kind = (struct pace_kind){.key = key, .duration = one};
+    } else if (!exact && kind->exact && one > kind->duration) {
+        kind->exact--;
     } else if (is_believed(kind, one)) {
         kind->duration += WEIGHT_NEW * (one - kind->duration);
     }
+    if (exact) kind->exact = EXACT_TRUST;
     kind->used = ++estimates->learnt;
 }
 

@@ -26,7 +26,8 @@ struct pace_estimates {
         uint64_t used;   /* when it was last learnt */
         double duration; /* of one piece, or of one byte */
         double longer;   /* the least of those that were much longer, in a row */
-        uint64_t row;    /* how many these are */
+        uint32_t row;    /* how many these are */
+        uint32_t exact;  /* so many longer ones that are not exact are not believed */
     } kinds[PACE_SETS][PACE_WAYS];
 };
 
@@ -36,8 +37,8 @@ uint64_t pace_key(const void *what, uint64_t size);
 /* Was it measured, and did it keep to that? */
 int pace_known(const struct pace_estimates *estimates, uint64_t key);
 int64_t pace_estimate(const struct pace_estimates *estimates, uint64_t key, uint64_t bytes);
-/* So many pieces (or bytes) of this kind took `measured` nanoseconds in all. */
-void pace_learn(struct pace_estimates *estimates, uint64_t key, uint64_t count, double measured);
+/* So many pieces (or bytes) of this kind took `measured` nanoseconds in all; not `exact`: that, or less. */
+void pace_learn(struct pace_estimates *estimates, uint64_t key, uint64_t count, double measured, int exact);
 
 /* ---- what is outstanding ---- */
 

@@ -42,7 +42,9 @@ enum lease_flags {
 /* An end that was foretold to within this much is not told again. */
 #define LEASE_FORETOLD_NS (INT64_C(100) * 1000)
 
-/* Whoever has work that runs on says so again after this long, and is believed for twice that. */
+/* Whoever has work that runs on says so this long after its lease, long before the arbiter takes the GPU away; says so
+ * again each time this long has passed, and is believed for twice that. */
+#define LEASE_RUNS_ON_NS (INT64_C(50) * 1000000)
 #define LEASE_RUNNING_ON_NS (INT64_C(250) * 1000000)
 
 _Static_assert(sizeof(struct lease_message) == 16, "one format on both sides");

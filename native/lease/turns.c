@@ -11,6 +11,8 @@
 #define DEADLINE (100 * LEASE_MS)
 /* How far back a tenant's time stamp may reach: it should be free of our delay, and not of its own work. */
 #define STAMP_REACH (300 * LEASE_US)
+/* What cards give to one context before they look at the next. */
+#define SLICE (2 * LEASE_MS)
 /* How many turns in a row are granted at once to a tenant that would be chosen again each time. */
 #define TURNS_AT_ONCE 4
 /* Whose work runs on says so every now and then; after this long without a word it is no longer charged: a process that
@@ -147,6 +149,15 @@ static int64_t end_of_work(const struct lease_gpu *gpu, int64_t now) {
     return latest(now, earliest(tenant->ends, now + STAMP_REACH));
 }
 
+/* A moving average; the first value counts in full. */
+static int64_t averaged(int64_t before, int64_t value) { return before ? before + (value - before) / 8 : value; }
+
+/* A turn begins: if it is that of a tenant which lent a gap, this is what it waited. */
+static void note_return(struct lease_tenant *tenant, int64_t now) {
+    if (tenant->lent_at) tenant->lent = averaged(tenant->lent, earliest(now - tenant->lent_at, LEASE_QUANTUM));
+    tenant->lent_at = 0;
+}
+
 /* The holder's turn is over: whatever it has on the GPU ends when it said, or runs on. Returns when the next begins. */
 static int64_t end_turn(struct lease_gpu *gpu, int64_t now) {
     struct lease_tenant *tenant = &gpu->tenants[gpu->holder];
@@ -173,7 +184,9 @@ static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) 
     }
     gpu->parked = 0;
     gpu->holder = next;
+    gpu->turn_at = end;
     if (next < 0) return;
+    note_return(&gpu->tenants[next], end);
     gpu->late &= ~(UINT64_C(1) << next);
     gpu->tenants[next].left_at = 0;
     extend(gpu, end + turn_of(gpu, next), now);
@@ -222,11 +235,14 @@ static void on_late_end(struct lease_gpu *gpu, int who, int64_t stamp, int64_t n
     tenant->left_at = tenant->drained < tenant->active ? latest(now, earliest(stamp, now + STAMP_REACH)) : 0;
 }
 
-/* Work of an earlier turn ended, earlier or later than its tenant had said: that time is its own, and no other is. */
+/* Work of an earlier turn ended, earlier or later than its tenant had said: that time is its own, and no other is. But
+ * when it is later by about a slice, the last of it waited for a slice of its successor's. */
 static void on_ended(struct lease_gpu *gpu, int who, int64_t stamp, int64_t now) {
     struct lease_tenant *tenant = &gpu->tenants[who];
     int64_t said = tenant->left_at;
-    int64_t end = earliest(now, latest(stamp, earliest(said, now) - STAMP_REACH)), more = end - said;
+    int64_t end = earliest(now, latest(stamp, earliest(said, now) - STAMP_REACH));
+    if (end - said > SLICE / 2) end = latest(said, end - SLICE);
+    int64_t more = end - said;
     lease_charge(&gpu->accounts, who, more, now, 0);
     lease_refund(&gpu->accounts.of[who], -more);
     tenant->left_at = 0; /* that is settled */
@@ -275,18 +291,34 @@ static int choose_another(struct lease_gpu *gpu, int64_t now) {
     return next;
 }
 
+/* Would it reach its share if it lent every gap? */
+static int can_lend(const struct lease_gpu *gpu, int who) {
+    const struct lease_tenant *tenant = &gpu->tenants[who];
+    double all = gpu->accounts.of[who].weight;
+    for (int i = 0; i < gpu->accounts.count; i++) {
+        const struct lease_account *account = &gpu->accounts.of[i];
+        if (i != who && account->used && account->demand && !account->suspect) all += account->weight;
+    }
+    return (double)tenant->burst * all > (double)(tenant->burst + tenant->lent) * gpu->accounts.of[who].weight;
+}
+
 /* The holder is, or soon will be, between two synchronous calls: somebody else may use the gap, unless the holder is
- * behind. */
+ * behind and would stay so. */
 static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
     int holder = gpu->holder;
+    struct lease_tenant *tenant = &gpu->tenants[holder];
     const struct lease_account *mine = &gpu->accounts.of[holder];
     if (gpu->lender >= 0) return;
     charge_until(gpu, mine->demand ? now : believed(gpu, stamp, now));
+    if (gpu->turn_at) tenant->burst = averaged(tenant->burst, latest(now - gpu->turn_at, 1));
+    gpu->turn_at = 0;
     int next = choose_another(gpu, now);
     if (next < 0 || gpu->accounts.of[next].priority < mine->priority) return;
-    if ((gpu->accounts.of[next].virtual_time - mine->virtual_time) * mine->weight > BEHIND) return;
+    int behind = (gpu->accounts.of[next].virtual_time - mine->virtual_time) * mine->weight > BEHIND;
+    if (behind && !can_lend(gpu, holder)) return;
     if (!mine->demand) gpu->charge_from = now; /* the news took the rest of the time: nobody had the GPU */
     start_turn(gpu, next, now, 0);
+    tenant->lent_at = now;
     gpu->lender = holder;
 }
 

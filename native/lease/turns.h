@@ -23,6 +23,9 @@ struct lease_tenant {
     int64_t ends;           /* when the last of their work will end, as they said when they were near */
     int64_t left_at;        /* when the work of its last turn was to end; 0: that is settled */
     int64_t spoke_at;
+    /* Between synchronous calls: how long it usually works before a gap, and what it then waits when it lends it. */
+    int64_t burst, lent;
+    int64_t lent_at; /* or 0 */
 };
 
 struct lease_gpu {
@@ -33,6 +36,7 @@ struct lease_gpu {
     int lender;   /* who gave its turn away for the gap between two calls, or -1 */
     int parked;   /* nobody wants the GPU; the last holder may use it at once, and pays from then on */
     uint64_t late;       /* tenants whose work runs on after their turn, nobody knows how long */
+    int64_t turn_at;     /* when the holder's turn began; 0: it had a gap since */
     int64_t until;       /* the end of the holder's lease */
     int64_t charge_from; /* up to when GPU time is charged */
     int64_t decide_at, silent_at, retry_at; /* timers, or LEASE_NEVER */

@@ -22,8 +22,8 @@ class Process:
         self.until = 20 * S
         self.when = 0
 
-    def learn(self, key: int, duration: int, count: int = 1) -> None:
-        core.pace_learn(ctypes.byref(self.estimates), key, count, float(duration))
+    def learn(self, key: int, duration: int, count: int = 1, *, exact: bool = True) -> None:
+        core.pace_learn(ctypes.byref(self.estimates), key, count, float(duration), exact)
 
     def knows(self, key: int) -> bool:
         return bool(core.pace_known(ctypes.byref(self.estimates), key))
@@ -111,6 +111,16 @@ def test_a_slice_of_another_context_in_between_makes_nothing_unknown(process: Pr
     process.learn(key(), 2 * MS)
     assert process.knows(key())
     assert process.estimate(key()) == 100 * US
+
+
+def test_a_measurement_that_may_contain_others_work_does_not_spoil_exact_ones(process: Process) -> None:
+    process.learn(key(), 20 * MS)
+    for _ in range(10):
+        process.learn(key(), 22 * MS, exact=False)
+    assert process.estimate(key()) == 20 * MS
+    for _ in range(100):
+        process.learn(key(), 22 * MS, exact=False)
+    assert process.estimate(key()) == pytest.approx(22 * MS, rel=0.01), "there is nothing better any more"
 
 
 def test_nothing_is_launched_behind_work_that_should_have_ended(process: Process) -> None:
