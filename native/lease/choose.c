@@ -5,10 +5,10 @@
 #define SHORT_SLEEP (50 * LEASE_MS)
 /* And then keeps this much of what it did not use, so that pauses of a training step do not cost it its share. */
 #define SLEEP_CREDIT (25 * LEASE_MS)
-/* A limit holds over a tenth of a second. */
-#define TOKENS_SPAN (100 * LEASE_MS)
-/* Whoever ran out of them starts again with half of what can be saved: every start costs a hand-over. */
-#define TOKENS_START (TOKENS_SPAN / 2)
+/* A limit holds over a fifth of a second: what others' turns take, or a tenant that waits for them would lose tokens. */
+#define TOKENS_SPAN (200 * LEASE_MS)
+/* Whoever ran out of them starts again with so much of that: every start costs a hand-over. */
+#define TOKENS_START (50 * LEASE_MS)
 /* A guarantee is honoured, against priority, from this debt on; and it is neither saved up nor lost without end. */
 #define DEBT_HONOURED (50 * LEASE_MS)
 #define DEBT_MOST (200 * LEASE_MS)
@@ -28,7 +28,7 @@ void lease_configure(struct lease_account *account, int policy, unsigned milli, 
     account->priority = (int32_t)priority;
     if (!account->used) {
         account->used = 1;
-        account->tokens = TOKENS_SPAN * account->limit / 2;
+        account->tokens = TOKENS_START * account->limit;
         account->touched = now;
         account->active_at = INT64_MIN / 2;
     }

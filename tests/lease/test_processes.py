@@ -176,3 +176,15 @@ def test_work_of_unknown_length_is_charged_in_full(scene: Stage, load: tuple[str
     scene.kill()
     # Without this its queue would run beside the others for nothing.
     assert charged > 0.8 * used
+
+
+def test_a_new_share_holds_for_programs_that_run(scene: Stage) -> None:
+    scene.tenants((Share(800), Share(200)))
+    pids = [scene.start(tenant, *TRAIN).pid for tenant in range(2)]
+    scene.begin()
+    wait_for_share(scene, pids[0], lambda percent: percent > 60)
+    for tenant, milli in enumerate((200, 800)):
+        scene.resize(tenant, milli)
+    # In half a second that lies wholly after it; without arbitration both would have half.
+    wait_for_share(scene, pids[0], lambda percent: percent < 30)
+    wait_for_share(scene, pids[1], lambda percent: percent > 60)

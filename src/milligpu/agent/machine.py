@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from milligpu.agent.audit import Seen
+from milligpu.agent.claims import MACHINE, Claims
 from milligpu.agent.context import Contexts
 from milligpu.agent.places import Places
 from milligpu.agent.processes import memory_maps
@@ -46,11 +47,16 @@ class Hardware:
         self._contexts = Contexts(places.contexts)
         self._cards: Cards | None = None
         self._machine: Machine | None = None
+        self._claims: Claims | None = None
 
     def find(self) -> Machine:
-        """What there is now."""
+        """What there is now; from now on no other agent shares it out."""
         self._let_go()
         self._machine = self._real() or self._software()
+        if self._claims is None:
+            folder = self._machine.softgpu
+            self._claims = Claims(folder / "claims" if folder else MACHINE)
+        self._claims.hold([gpu.uuid for gpu in self._machine.gpus])
         return self._machine
 
     def context_bytes(self, gpu: Gpu) -> int:
@@ -82,6 +88,8 @@ class Hardware:
     def close(self) -> None:
         """Nobody needs it any more: end the software GPUs, unless somebody else started them."""
         self._let_go()
+        if self._claims is not None:
+            self._claims.hold(())
         if self._places.own_softgpu.exists():
             if is_running(self._softgpu.folder):
                 stop_daemon(self._softgpu.folder)

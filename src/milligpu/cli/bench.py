@@ -19,13 +19,15 @@ def command() -> None:
 def enforce(names: tuple[str, ...], output: Format) -> None:
     """How exactly shares are held, and what that costs: real programs on a software GPU in modelled time."""
     from milligpu.bench.enforce import Result, cases  # noqa: PLC0415 - starts cards and loads libraries
-    from milligpu.bench.stage import stage  # noqa: PLC0415
+    from milligpu.bench.stage import come_first, stage  # noqa: PLC0415
 
     known = cases()
     for name in names:
         if name not in known:
             raise BadRequest("--case", name, f"one of {', '.join(known)}")
     results: list[Result] = []
+    if not come_first():
+        click.echo("no real-time priority (CAP_SYS_NICE): what else runs here shows in the figures", err=True)
     with stage() as scene:
         for name in names or known:
             click.echo(f"{name} …", err=True)
