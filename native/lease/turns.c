@@ -1,4 +1,5 @@
 #include "turns.h"
+#include "meter.h"
 #include "pace.h"
 
 #include <string.h>
@@ -9,15 +10,8 @@
 #define LEAD (1 * LEASE_MS)
 /* A holder that says nothing this long after its end loses the GPU. */
 #define DEADLINE (100 * LEASE_MS)
-/* How far back a tenant's time stamp may reach: it should be free of our delay, and not of its own work. */
-#define STAMP_REACH (300 * LEASE_US)
-/* What cards give to one context before they look at the next. */
-#define SLICE (2 * LEASE_MS)
 /* How many turns in a row are granted at once to a tenant that would be chosen again each time. */
 #define TURNS_AT_ONCE 4
-/* Whose work runs on says so every now and then; after this long without a word it is no longer charged: a process that
- * was stopped must not pay for the time until it goes on. */
-#define LATE_TRUST (2 * LEASE_RUNNING_ON_NS)
 /* A tenant that is behind its share by more than this keeps its turn through its gaps, and ends others' when it wakes. */
 #define BEHIND (5 * LEASE_MS)
 /* A parked lease has no end; the heartbeat bounds it. */
@@ -82,34 +76,6 @@ static void touch_all(struct lease_gpu *gpu, int64_t now) {
         if (gpu->accounts.of[i].used) lease_touch(&gpu->accounts.of[i], now, i == gpu->holder && !gpu->parked);
 }
 
-static int is_late(const struct lease_gpu *gpu, int who) { return (int)(gpu->late >> who & 1); }
-
-/* How many processes of this tenant have work on the GPU, as far as is known: the card's slices are theirs. */
-static uint32_t running(const struct lease_gpu *gpu, int who) {
-    const struct lease_tenant *tenant = &gpu->tenants[who];
-    uint32_t count = who == gpu->holder ? tenant->active : tenant->active - tenant->near;
-    return count ? count : 1;
-}
-
-/* Charges the time up to now to whoever had it: the holder, and those whose work runs on beside it. */
-static void charge_until(struct lease_gpu *gpu, int64_t now) {
-    int64_t passed = now - gpu->charge_from;
-    int holder = gpu->parked ? -1 : gpu->holder;
-    uint32_t all = holder >= 0 ? running(gpu, holder) : 0;
-    if (passed <= 0) return;
-    gpu->charge_from = now;
-    for (uint64_t late = gpu->late; late; late &= late - 1) {
-        int who = __builtin_ctzll(late);
-        if (now - gpu->tenants[who].spoke_at > LATE_TRUST) gpu->late &= ~(UINT64_C(1) << who);
-        else all += running(gpu, who);
-    }
-    for (uint64_t late = gpu->late; late; late &= late - 1) {
-        int who = __builtin_ctzll(late);
-        lease_charge(&gpu->accounts, who, passed * running(gpu, who) / all, now, 0);
-    }
-    if (holder >= 0) lease_charge(&gpu->accounts, holder, passed * running(gpu, holder) / all, now, 1);
-}
-
 static int choose(struct lease_gpu *gpu, int64_t now, int64_t pending, int64_t *retry) {
     touch_all(gpu, now);
     return lease_choose(&gpu->accounts, now, pending ? gpu->holder : -1, pending, retry);
@@ -146,7 +112,7 @@ static void end_soon(struct lease_gpu *gpu, int64_t until, int64_t now) {
 /* When the work of the turn that ends now will be done; the tenant's word, within reason. */
 static int64_t end_of_work(const struct lease_gpu *gpu, int64_t now) {
     const struct lease_tenant *tenant = &gpu->tenants[gpu->holder];
-    return latest(now, earliest(tenant->ends, now + STAMP_REACH));
+    return latest(now, earliest(tenant->ends, now + METER_STAMP_REACH));
 }
 
 /* A moving average; the first value counts in full. */
@@ -164,7 +130,7 @@ static int64_t end_turn(struct lease_gpu *gpu, int64_t now) {
     int64_t end = now;
     gpu->left = gpu->holder;
     if (tenant->near >= tenant->active) end = tenant->drained < tenant->active ? end_of_work(gpu, now) : now;
-    charge_until(gpu, end);
+    meter_until(gpu, end);
     tenant->left_at = 0;
     if (tenant->near < tenant->active) gpu->late |= UINT64_C(1) << gpu->holder;
     else if (tenant->drained < tenant->active) tenant->left_at = end;
@@ -175,7 +141,7 @@ static int64_t end_turn(struct lease_gpu *gpu, int64_t now) {
 static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) {
     int before = gpu->holder;
     int64_t end = before >= 0 && !gpu->parked ? end_turn(gpu, now) : now;
-    charge_until(gpu, end);
+    meter_until(gpu, end);
     gpu->turns++;
     gpu->decide_at = gpu->silent_at = LEASE_NEVER;
     if (before >= 0) {
@@ -205,7 +171,7 @@ static void try_grant(struct lease_gpu *gpu, int64_t now) {
 static void decide(struct lease_gpu *gpu, int64_t now, int near) {
     int64_t retry, end = latest(gpu->until, now);
     int holder = gpu->holder;
-    charge_until(gpu, now);
+    meter_until(gpu, now);
     int next = choose(gpu, now, near ? 0 : end - now, &retry);
     if (gpu->lender >= 0 && gpu->lender != holder && gpu->accounts.of[gpu->lender].demand) next = gpu->lender;
     if (next == holder) {
@@ -222,51 +188,11 @@ static void decide(struct lease_gpu *gpu, int64_t now, int near) {
 
 /* ---- what tenants do ---- */
 
-/* What a tenant's time stamp is worth. */
-static int64_t believed(const struct lease_gpu *gpu, int64_t stamp, int64_t now) {
-    return latest(gpu->charge_from, earliest(now, latest(stamp, now - STAMP_REACH)));
-}
-
-/* Work that ran on is about to end, or has. */
-static void on_late_end(struct lease_gpu *gpu, int who, int64_t stamp, int64_t now) {
-    struct lease_tenant *tenant = &gpu->tenants[who];
-    charge_until(gpu, stamp > now ? now : believed(gpu, stamp, now));
-    gpu->late &= ~(UINT64_C(1) << who);
-    tenant->left_at = tenant->drained < tenant->active ? latest(now, earliest(stamp, now + STAMP_REACH)) : 0;
-}
-
-/* Work of an earlier turn ended, earlier or later than its tenant had said: that time is its own, and no other is. But
- * when it is later by about a slice, the last of it waited for a slice of its successor's. */
-static void on_ended(struct lease_gpu *gpu, int who, int64_t stamp, int64_t now) {
-    struct lease_tenant *tenant = &gpu->tenants[who];
-    int64_t said = tenant->left_at;
-    int64_t end = earliest(now, latest(stamp, earliest(said, now) - STAMP_REACH));
-    if (end - said > SLICE / 2) end = latest(said, end - SLICE);
-    int64_t more = end - said;
-    lease_charge(&gpu->accounts, who, more, now, 0);
-    lease_refund(&gpu->accounts.of[who], -more);
-    tenant->left_at = 0; /* that is settled */
-    if (gpu->left != who) return; /* its successor is gone, too */
-    if (gpu->charge_from == said) {
-        gpu->charge_from = end;
-    } else if (more > 0 && gpu->holder >= 0) {
-        lease_refund(&gpu->accounts.of[gpu->holder], earliest(end, gpu->charge_from) - said);
-        gpu->charge_from = latest(gpu->charge_from, end);
-    }
-}
-
-/* It has work on the GPU outside its turn, or what it has takes longer than it said. */
-static void on_running_on(struct lease_gpu *gpu, int who, int64_t now) {
-    if (gpu->tenants[who].left_at) on_ended(gpu, who, now, now);
-    charge_until(gpu, now);
-    gpu->late |= UINT64_C(1) << who;
-}
-
 /* The holder has nothing to do. */
 static void on_handback(struct lease_gpu *gpu, int64_t now) {
     int64_t retry;
     int holder = gpu->holder;
-    charge_until(gpu, now);
+    meter_until(gpu, now);
     gpu->lender = -1;
     int next = choose(gpu, now, 0, &retry);
     if (next >= 0 || gpu->accounts.of[holder].limit < 1) {
@@ -309,7 +235,7 @@ static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
     struct lease_tenant *tenant = &gpu->tenants[holder];
     const struct lease_account *mine = &gpu->accounts.of[holder];
     if (gpu->lender >= 0) return;
-    charge_until(gpu, mine->demand ? now : believed(gpu, stamp, now));
+    meter_until(gpu, mine->demand ? now : meter_believed(gpu, stamp, now));
     if (gpu->turn_at) tenant->burst = averaged(tenant->burst, latest(now - gpu->turn_at, 1));
     gpu->turn_at = 0;
     int next = choose_another(gpu, now);
@@ -325,7 +251,7 @@ static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
 static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
     int64_t retry;
     int holder = gpu->holder;
-    charge_until(gpu, now); /* whoever comes starts from where the others are now */
+    meter_until(gpu, now); /* whoever comes starts from where the others are now */
     lease_admit(&gpu->accounts, who, now);
     if (holder == who) return;
     if (holder < 0 || gpu->parked) {
@@ -403,9 +329,9 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
     if (!idle && !before) on_demand(gpu, who, now);
     if (idle) account->admitted = 0;
     if (gpu->holder != who) {
-        if (is_late(gpu, who) && tenant->near >= tenant->active) on_late_end(gpu, who, idle ? stamp : tenant->ends, now);
-        else if (tenant->left_at && state & LEASE_DRAINED) on_ended(gpu, who, stamp, now);
-        else if (state == LEASE_ACTIVE && !is_late(gpu, who)) on_running_on(gpu, who, now);
+        if (meter_is_late(gpu, who) && tenant->near >= tenant->active) meter_late_end(gpu, who, idle ? stamp : tenant->ends, now);
+        else if (tenant->left_at && state & LEASE_DRAINED) meter_ended(gpu, who, stamp, now);
+        else if (state == LEASE_ACTIVE && !meter_is_late(gpu, who)) meter_running_on(gpu, who, now);
     } else if (gpu->parked) {
         if (!idle) on_unpark(gpu, now);
     } else if (idle) {
@@ -463,14 +389,14 @@ void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned mi
     if (account->used) lease_touch(account, now, gpu->holder == who && !gpu->parked);
     lease_configure(account, policy, milli, limit, priority, now);
     if (gpu->holder == who && !gpu->parked && gpu->until > now + LEASE_QUANTUM) {
-        charge_until(gpu, now);
+        meter_until(gpu, now);
         extend(gpu, now + LEASE_QUANTUM, now);
     }
     show_flags(gpu);
 }
 
 void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
-    charge_until(gpu, now);
+    meter_until(gpu, now);
     if (gpu->lender == who) gpu->lender = -1;
     if (gpu->left == who) gpu->left = -1;
     gpu->late &= ~(UINT64_C(1) << who);
@@ -486,7 +412,7 @@ void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
 }
 
 void lease_gpu_settle(struct lease_gpu *gpu, int64_t now) {
-    charge_until(gpu, now);
+    meter_until(gpu, now);
     touch_all(gpu, now);
 }
 
