@@ -8,7 +8,29 @@
 
 /* A log that no buffer of a client's is likely to exceed. */
 enum { LOG_ROOM = 8192 };
+/* As the daemon has it in wire.py. */
+enum { LARGEST_IMAGE = 256 << 20 };
 static const uint32_t FATBIN_WRAPPER = 0x466243b1, FATBIN = 0xba55ed50;
+
+/* A container of one program for several cards; the daemon looks into it. */
+struct fatbin {
+    uint32_t magic;
+    uint16_t version, head;
+    uint64_t size; /* of what follows the head */
+};
+
+/* What compilers put around it when they link it into a program. */
+struct fatbin_wrapper {
+    uint32_t magic, version;
+    const void *container, *more;
+};
+
+static size_t fatbin_size(const void *image)
+{
+    struct fatbin head;
+    memcpy(&head, image, sizeof head);
+    return head.size <= LARGEST_IMAGE ? head.head + head.size : SIZE_MAX;
+}
 
 struct jit_options {
     char *error_log;
@@ -69,19 +91,27 @@ struct module *module_new(struct context *context, int descriptor)
     return module->functions && adopt_globals(module) ? module : 0;
 }
 
-/* Everything but text is machine code of another machine. */
-static CUresult check_image(const void *image)
+/* Where the text or the container is, and how long. Machine code is of another machine. */
+static CUresult find_image(const void **image, size_t *size)
 {
     uint32_t magic;
-    if (!image)
+    if (!*image)
         return CUDA_ERROR_INVALID_VALUE;
     /* PTX text may be shorter than a magic number, but never than its own end. */
     for (unsigned at = 0; at < sizeof magic; at++)
-        if (!((const char *)image)[at])
+        if (!((const char *)*image)[at])
             return CUDA_ERROR_INVALID_IMAGE;
-    memcpy(&magic, image, sizeof magic);
-    bool binary = !memcmp(image, "\177ELF", 4) || magic == FATBIN || magic == FATBIN_WRAPPER;
-    return binary ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_SUCCESS;
+    memcpy(&magic, *image, sizeof magic);
+    if (!memcmp(*image, "\177ELF", 4))
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (magic == FATBIN_WRAPPER) {
+        *image = ((const struct fatbin_wrapper *)*image)->container;
+        if (!*image || memcmp(*image, &FATBIN, sizeof FATBIN))
+            return CUDA_ERROR_INVALID_IMAGE;
+        magic = FATBIN;
+    }
+    *size = magic == FATBIN ? fatbin_size(*image) : strlen(*image);
+    return *size <= LARGEST_IMAGE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
 }
 
 CUresult module_compile(struct card *card, const void *image, unsigned options, const CUjit_option *names,
@@ -89,13 +119,13 @@ CUresult module_compile(struct card *card, const void *image, unsigned options, 
 {
     struct jit_options read = {0};
     char log[LOG_ROOM];
-    size_t size = sizeof log;
-    CUresult status = check_image(image);
+    size_t size = sizeof log, length;
+    CUresult status = find_image(&image, &length);
     if (status)
         return status;
     read_options(options, names, values, &read);
     *descriptor = -1;
-    status = card_call(card, WIRE_COMPILE, image, strlen(image), log, &size, descriptor);
+    status = card_call(card, WIRE_COMPILE, image, length, log, &size, descriptor);
     write_log(&read, log, status ? size : 0);
     return status ? status : *descriptor < 0 ? CUDA_ERROR_INVALID_IMAGE : CUDA_SUCCESS;
 }
@@ -126,7 +156,12 @@ API cuModuleLoadData(CUmodule *made, const void *image)
     return cuModuleLoadDataEx(made, image, 0, 0, 0);
 }
 
-/* A file as text, with zeros behind it; null and the reason if it cannot be read. */
+API cuModuleLoadFatBinary(CUmodule *made, const void *image)
+{
+    return cuModuleLoadDataEx(made, image, 0, 0, 0);
+}
+
+/* A file as text or container, with zeros behind it; null and the reason if it cannot be read. */
 char *read_text(const char *path, CUresult *status)
 {
     FILE *file = path ? fopen(path, "rb") : 0;
@@ -134,9 +169,11 @@ char *read_text(const char *path, CUresult *status)
     if (!file)
         return 0;
     long size = fseek(file, 0, SEEK_END) ? -1 : ftell(file);
-    char *text = size > 0 ? calloc(1, (size_t)size + 4) : 0;
+    char *text = size > 0 ? calloc(1, (size_t)size + sizeof(struct fatbin)) : 0;
     rewind(file);
-    if (text && fread(text, 1, (size_t)size, file) != (size_t)size) {
+    bool whole = text && fread(text, 1, (size_t)size, file) == (size_t)size;
+    /* One that was cut off would be read beyond its end. */
+    if (text && (!whole || (!memcmp(text, &FATBIN, sizeof FATBIN) && fatbin_size(text) > (size_t)size))) {
         free(text);
         text = 0;
     }

@@ -76,6 +76,22 @@ def test_rare_instructions_do_what_the_manual_says(client: Client) -> None:
     assert {name: result for name, result in results.items() if result != "ok"} == {}
 
 
+def test_fat_binaries_give_the_newest_ptx_that_the_card_can_run(client: Client) -> None:
+    results = client("fatbins.py")
+    refused = {
+        "half a file": "INVALID_IMAGE",
+        "only for newer cards": "NO_BINARY_FOR_GPU",
+        "only machine code": "NO_BINARY_FOR_GPU",
+        "broken zstd": "INVALID_IMAGE",
+        "broken lz4": "INVALID_IMAGE",
+    }
+    taken = {
+        **dict.fromkeys(("zstd", "lz4", "plain", "together", "wrapped", "file"), "80"),
+        "beside machine code": "75",
+    }
+    assert results == {**taken, **{name: f"CUDA_ERROR_{error}" for name, error in refused.items()}}
+
+
 def test_tinygrad_trains_a_convolutional_network_in_a_graph(client: Client) -> None:
     losses = client("convnet.py")["losses"]
     assert losses[-1] < losses[0] / 2

@@ -20,7 +20,8 @@ from pathlib import Path
 from milligpu.softgpu.cache import CompileCache
 from milligpu.softgpu.llvm.compiler import Compiler
 from milligpu.softgpu.llvm.compiler import fingerprint as compiler_fingerprint
-from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedVersion
+from milligpu.softgpu.ptx.errors import BadImage, BadPtx, NoPtx, UnsupportedVersion
+from milligpu.softgpu.ptx.fatbin import is_fatbin, ptx_for
 from milligpu.softgpu.wire import Status
 
 # Two: one long compilation must not hold up everybody, and more would take the CPUs from the kernels themselves.
@@ -52,15 +53,16 @@ class CompileService:
         """Start the compilers now, so that the first module does not wait for them."""
         self._pool.submit(_compiler, self._timed)
 
-    async def compile(self, ptx: bytes) -> Compiled:
-        """The code of a module: from the cache, or made now."""
-        key = self._cache.key(ptx)
+    async def compile(self, image: bytes, capability: tuple[int, int]) -> Compiled:
+        """The code of a module, text or a fat binary, for a card: from the cache, or made now."""
+        # Only what is taken out of a container depends on the card.
+        key = self._cache.key(image + bytes(capability) if is_fatbin(image) else image)
         found = self._cache.open(key)
         if found is not None:
             return Compiled(Status.SUCCESS, descriptor=found)
         task = self._running.get(key)
         if task is None:
-            task = self._running[key] = asyncio.create_task(self._make(key, ptx))
+            task = self._running[key] = asyncio.create_task(self._make(key, image, capability))
         status, log = await asyncio.shield(task)
         if status is not Status.SUCCESS:
             return Compiled(status, log)
@@ -73,10 +75,10 @@ class CompileService:
         """End the compilers."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _make(self, key: str, ptx: bytes) -> tuple[Status, str]:
+    async def _make(self, key: str, image: bytes, capability: tuple[int, int]) -> tuple[Status, str]:
         try:
             status, answer = await asyncio.get_running_loop().run_in_executor(
-                self._pool, _compile, ptx, self._timed
+                self._pool, _compile, image, capability, self._timed
             )
         except BrokenProcessPool:
             self._pool = _pool()
@@ -106,9 +108,14 @@ def _compiler(timed: bool) -> Compiler:
     return Compiler(timed=timed)
 
 
-def _compile(ptx: bytes, timed: bool) -> tuple[Status, bytes | str]:
+def _compile(image: bytes, capability: tuple[int, int], timed: bool) -> tuple[Status, bytes | str]:
     try:
+        ptx = ptx_for(image, capability) if is_fatbin(image) else image
         text = ptx.decode("ascii")
+    except NoPtx as error:
+        return Status.NO_BINARY_FOR_GPU, error.message
+    except BadImage as error:
+        return Status.INVALID_IMAGE, error.message
     except UnicodeDecodeError as error:
         return Status.INVALID_PTX, f"ptxas: not text at byte {error.start}"
     try:

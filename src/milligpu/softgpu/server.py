@@ -75,7 +75,7 @@ class CardServer:
 
     async def _answer(self, connection: socket.socket, client: Client, kind: int, body: bytes) -> None:
         if kind == Kind.COMPILE:
-            result = await self._compiler.compile(body)
+            result = await self._compiler.compile(body, self._account.model.capability)
             try:
                 await frames.reply(connection, result.status, result.log.encode(), result.descriptor)
             finally:

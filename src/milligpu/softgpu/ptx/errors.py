@@ -18,3 +18,14 @@ class UnsupportedVersion(BadPtx):
 
 class UnsupportedPtx(BadPtx):
     """Sound PTX that this compiler has no translation for; names the instruction."""
+
+
+class BadImage(MilligpuError):
+    """A container of programs that is broken."""
+
+
+class NoPtx(MilligpuError):
+    """A container without text for this card; machine code in it is not ours to run."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"fat binary: no PTX for compute capability {limit // 10}.{limit % 10} or less")
