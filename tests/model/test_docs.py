@@ -29,4 +29,4 @@ def test_every_fault_of_the_agent_is_documented() -> None:
 
 def test_every_metric_of_the_agent_is_documented() -> None:
     rows = re.findall(r"^\| `(milligpu_\w+?)(?:_total)?` \|", (DOCS / "agent.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted([*HELP, "milligpu_gpu_healthy", "milligpu_gpu_throttled"])
+    assert sorted(rows) == sorted([*HELP, "milligpu_gpu_healthy", "milligpu_gpu_outside", "milligpu_gpu_throttled"])

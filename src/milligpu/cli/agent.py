@@ -3,13 +3,14 @@
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from milligpu.node.settings import Settings
+from milligpu.node.settings import EVICT_AFTER_S, Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -56,8 +57,16 @@ def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.option("--local", is_flag=True, help="Without Kubernetes: for the commands of this machine's users.")
 @click.option("--kill-outside", is_flag=True, help="With --local: end processes that use more than their share.")
+@click.option(
+    "--evict-after",
+    type=click.FloatRange(min=0, min_open=True),
+    default=EVICT_AFTER_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Until a pod that may not start here, and has an owner, is evicted.",
+)
 @node_options
-def command(local: bool, kill_outside: bool, settings: Settings) -> int:
+def command(local: bool, kill_outside: bool, evict_after: float, settings: Settings) -> int:
     """Offer this node's GPUs to Kubernetes and attach granted shares to containers, until SIGTERM.
 
     With --local serve `milligpu run` instead. Run by root it serves all users, and their limits are out of their
@@ -67,7 +76,7 @@ def command(local: bool, kill_outside: bool, settings: Settings) -> int:
         return _serve_machine(kill_outside)
     from milligpu.node import service  # noqa: PLC0415 - gRPC and the rest are not for the other commands
 
-    service.main(settings)
+    service.main(replace(settings, evict_after=evict_after))
     return 0
 
 

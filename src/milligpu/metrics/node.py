@@ -22,6 +22,8 @@ class CardSample:
     """By the name of the metric, in base units; None is left out."""
     counters: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     throttled: frozenset[str] = frozenset()
+    outside: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How often the audit found somebody, by offence."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -75,6 +77,7 @@ def families(cards: Sequence[CardSample], containers: Sequence[ContainerSample])
     """All of it, for one scrape."""
     yield _healthy(cards)
     yield _throttled(cards)
+    yield _outside(cards)
     yield from _numbers(_CARD, cards)
     yield from _numbers(_CONTAINER, containers)
 
@@ -92,6 +95,15 @@ def _throttled(cards: Iterable[CardSample]) -> Metric:
     for card in cards:
         for reason in sorted(card.throttled):
             family.add_metric((*card.labels, reason), 1.0)
+    return family
+
+
+def _outside(cards: Iterable[CardSample]) -> Metric:
+    text = "Users of the GPU without a share, or beyond it, that the audit found"
+    family = CounterMetricFamily("milligpu_gpu_outside", text, labels=(*_CARD, "offence"))
+    for card in cards:
+        for offence, count in sorted(card.outside.items()):
+            family.add_metric((*card.labels, offence), count)
     return family
 
 

@@ -10,8 +10,6 @@ from milligpu.model.errors import Unavailable
 from milligpu.node.attach import PodView, Refused
 from milligpu.node.checks import Fault
 
-# A pod is bound for good: what cannot start where it is must be made anew by its owner.
-EVICT_AFTER_S = 60.0
 # A share that is just being given back, or a grant that is just being seen, needs no event.
 _PATIENCE_S = 1.0
 
@@ -32,8 +30,9 @@ log = structlog.get_logger()
 class Complaints:
     """Tells each pod once per fault."""
 
-    def __init__(self, api: Api, node: str, now: Callable[[], float]) -> None:
+    def __init__(self, api: Api, node: str, now: Callable[[], float], evict_after: float) -> None:
         self._api = api
+        self._evict_after = evict_after
         self._reporter = ("milligpu.dev/agent", node)
         self._now = now
         self._since: dict[str, tuple[Fault, float]] = {}
@@ -64,7 +63,7 @@ class Complaints:
                 await self._api.send("POST", where, body)
                 self._told.add((pod.uid, fault))
                 log.warning("a container may not start", pod=f"{pod.namespace}/{pod.name}", why=note)
-            if waited_s >= EVICT_AFTER_S and pod.owned and pod.uid not in self._evicted:
+            if waited_s >= self._evict_after and pod.owned and pod.uid not in self._evicted:
                 await self._evict(pod)
         except Unavailable as error:
             log.info("the API server did not take it", error=error.message)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import structlog
 from aiohttp import web
@@ -20,6 +21,7 @@ from milligpu.model import names
 from milligpu.model.footprint import Demand, held
 from milligpu.node import slots
 from milligpu.node.attachments import Attachments, our_libraries, shares
+from milligpu.node.audit import AUDIT_S, NodeAudit
 from milligpu.node.cards import CardWatch
 from milligpu.node.complaints import Complaints
 from milligpu.node.driver import Driver, find_driver
@@ -48,6 +50,7 @@ class NodeAgent:
         self._cards = CardWatch(cards, self._cards_changed)
         self._leases = Leases(arbiter)
         self._stats = Stats(settings.node, self._cards, self._attachments, self._leases)
+        self._audit = NodeAudit(api, settings.node, self._cards, self._attachments)
         self._listen = settings.listen
         self._pods = NodePods(api, settings.node, self._wake)
         self._publisher = Publisher(
@@ -66,7 +69,7 @@ class NodeAgent:
             pods=self._pods,
             cards=self._cards,
             leases=self._leases,
-            complaints=Complaints(api, settings.node, time.monotonic),
+            complaints=Complaints(api, settings.node, time.monotonic, settings.evict_after),
             changed=self._offer,
             now=time.monotonic,
         )
@@ -89,11 +92,17 @@ class NodeAgent:
             await self._pods.listed.wait()
             tasks.create_task(self._reconciler.run())
             tasks.create_task(self._sickness.run())
+            tasks.create_task(self._watch_out())
 
     async def _sample(self) -> None:
         while True:
             self._stats.sample(time.monotonic())
             await asyncio.sleep(_SAMPLE_S)
+
+    async def _watch_out(self) -> None:
+        while True:
+            await self._audit.look(self._pods.known)
+            await asyncio.sleep(AUDIT_S)
 
     async def _serve(self) -> None:
         """Metrics and statistics, until cancelled."""
@@ -113,7 +122,9 @@ class NodeAgent:
             await runner.cleanup()
 
     def _families(self) -> Iterable[Metric]:
-        cards = list(self._stats.card_samples().values())
+        cards = [
+            replace(card, outside=self._audit.counts(card.uuid)) for card in self._stats.card_samples().values()
+        ]
         return families(cards, self._stats.container_samples(self._pods.known))
 
     def _ready(self) -> bool:

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+# A pod is bound for good: what cannot start where it is must be made anew by its owner. A minute is long enough for
+# whoever is leaving to leave.
+EVICT_AFTER_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -18,6 +22,8 @@ class Settings:
     """What must not: containers' pages."""
     listen: str = "0.0.0.0:9400"
     """For metrics and statistics."""
+    evict_after: float = EVICT_AFTER_S
+    """Seconds until a pod that may not start, and that has an owner, is evicted."""
 
     @property
     def device_plugins(self) -> Path:
