@@ -192,3 +192,37 @@ def test_bitfusions_commands_go_to_a_shell_and_its_server_is_a_node() -> None:
     assert after["spec"]["containers"][0]["command"] == ["/bin/bash", "-c", "python train.py --model=x"]
     assert after["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "bf-server"}
     assert normalise(after, FORM) == after
+
+
+SHELL = ["/bin/bash", "-c"]
+CALLS: list[tuple[dict[str, list[str]], dict[str, list[str]]]] = [
+    (
+        {"args": ["bitfusion", "run", "-n", "1", "-p", "0.5", "--", "python", "a.py", "-n", "7"]},
+        {"args": ["python", "a.py", "-n", "7"]},
+    ),
+    (
+        {"command": ["bitfusion", "run"], "args": ["--num_gpus=1", "-l", "10.0.0.1:56001", "nvidia-smi"]},
+        {"command": ["nvidia-smi"]},
+    ),
+    (
+        {"command": ["/entry"], "args": ["/usr/bin/bitfusion", "run", "-n1", "-m", "100", "x"]},
+        {"command": ["/entry"], "args": ["x"]},
+    ),
+    (
+        {"command": [*SHELL, "source e && /usr/bin/bitfusion run -n 2 -m 4096 -- python 'a b.py' -n 7; done"]},
+        {"command": [*SHELL, "source e && python 'a b.py' -n 7; done"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CALLS)
+def test_what_bitfusion_was_to_run_runs_without_it(
+    before: dict[str, list[str]], after: dict[str, list[str]]
+) -> None:
+    asks = pod(None)
+    asks["spec"]["containers"][0] |= before
+    admitted = normalise(asks, FORM)
+    main = admitted["spec"]["containers"][0]
+    assert {key: main[key] for key in ("command", "args") if key in main} == after
+    assert normalise(admitted, FORM) == admitted
+    assert dialects.read(admitted).containers == dialects.read(asks).containers

@@ -5,7 +5,7 @@ Compute was never divided there: the part is what is guaranteed here, and the ca
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from milligpu.dialects import pod as pods
@@ -24,6 +24,9 @@ FILTER = "bitfusion-client/filter"
 _WRAPS = frozenset({"all", "y", "yes", "true", "on"})
 _MANAGES = _WRAPS | {"injection", "none"}
 _HOST_FILTER = re.compile(r"server\.hostname=([A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?)")
+# In a command line that a shell gets: the program and its verb, and words as shells cut them.
+_CALLED = re.compile(r"(?<!\S)(?:\S*/)?bitfusion\s+run(?!\S)")
+_WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+")
 
 # A plain number of memory is in MB, as its command line counts; one that no card could have is in bytes.
 _PLAIN_MAX = 1_000_000
@@ -67,6 +70,32 @@ def wraps(pod: pods.Json) -> bool:
     return pods.annotations(pod).get(MANAGE, "").lower() in _WRAPS
 
 
+def unwrap(container: Mapping[str, object]) -> dict[str, list[str]]:
+    """A container's command and args without `bitfusion run …` in front: the GPUs are there when it starts.
+
+    Images need not have that program, and one that has it would look for Bitfusion's servers.
+    """
+    parts = {key: [str(word) for word in _list(container.get(key))] for key in ("command", "args")}
+    words = [word for part in parts.values() for word in part]
+    at = next((at for at in range(len(words) - 1) if _is_program(words[at]) and words[at + 1] == "run"), None)
+    if at is None:
+        return {key: [_unwrapped_line(word) for word in part] for key, part in parts.items() if part}
+    rest, first = words[at + 2 + _options(words[at + 2 :])[1] :], len(parts["command"])
+    if at < first:  # nothing is left to the image: command and args are one
+        return {"command": words[:at] + rest}
+    return {"command": words[:first], "args": words[first:at] + rest} if first else {"args": words[:at] + rest}
+
+
+def _unwrapped_line(line: str) -> str:
+    """A command line for a shell, of which only that much is changed."""
+    match = _CALLED.search(line)
+    if match is None:
+        return line
+    rest = list(_WORD.finditer(line, match.end()))
+    count = _options([word[0] for word in rest])[1]
+    return line[: match.start()] + line[rest[count].start() if count < len(rest) else len(line) :]
+
+
 def _resources(name: str, asked: Mapping[str, object]) -> ShareRequest | None:
     for key, value in asked.items():
         if key not in RESOURCES:
@@ -105,10 +134,18 @@ def _commands(containers: Mapping[str, pods.Json]) -> Iterator[tuple[str, str, l
             yield name, f"containers[{name}].{key}", found
 
 
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _is_program(word: str) -> bool:
+    return word.rsplit("/", 1)[-1] == "bitfusion"
+
+
 def _words(value: object) -> list[str]:
     """A command's words; a whole command line in one string, as shells get it, is cut as they cut it."""
     words: list[str] = []
-    for item in cast("list[object]", value) if isinstance(value, list) else []:
+    for item in _list(value):
         text = str(item)
         try:
             words += shlex.split(text, comments=False) if re.search(r"\s", text) else [text]
@@ -119,7 +156,7 @@ def _words(value: object) -> list[str]:
 
 def _after_run(words: list[str]) -> list[str] | None:
     for at, word in enumerate(words[:-1]):
-        if word.rsplit("/", 1)[-1] == "bitfusion" and words[at + 1] == "run":
+        if _is_program(word) and words[at + 1] == "run":
             return words[at + 2 :]
     return None
 
@@ -137,21 +174,25 @@ _OPTIONS = {
 
 
 def _run(field: str, words: list[str]) -> ShareRequest:
-    """What `bitfusion run -n 1 -p 0.5 …` asks for; its options end at `--` or at the first word that is none."""
+    """What `bitfusion run -n 1 -p 0.5 …` asks for."""
+    return _asked(field, _options(words)[0])
+
+
+def _options(words: Sequence[str]) -> tuple[dict[str, str], int]:
+    """The options of `run` that matter, and where they all end: behind `--` or at the first word that is none."""
     asked: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if word == "--" or not word.startswith("-"):
-            break
-        name, _, value = word.partition("=")
+    at = 0
+    while at < len(words) and words[at] != "--" and words[at].startswith("-"):
+        name, _, value = words[at].partition("=")
         if name[:2] in _OPTIONS and not name.startswith("--") and len(name) > 2:
             name, value = name[:2], name[2:]
-        if name not in _OPTIONS:
-            if not value:
-                next(rest, None)
-            continue
-        asked[_OPTIONS[name]] = value or next(rest, "")
-    return _asked(field, asked)
+        if not value:
+            at += 1
+            value = words[at] if at < len(words) else ""
+        if name in _OPTIONS:
+            asked[_OPTIONS[name]] = value
+        at += 1
+    return asked, at + (at < len(words) and words[at] == "--")
 
 
 def _asked(field: str, asked: Mapping[str, str]) -> ShareRequest:

@@ -118,11 +118,17 @@ def _schedule(pod: dict[str, Any], scheduler: str) -> None:
 
 
 def _as_bitfusion(result: dict[str, Any], pod: pods.Json, shares: Mapping[str, ShareRequest]) -> None:
-    """Its servers are nodes here, and its webhook handed commands to a shell."""
+    """Its servers are nodes here, its webhook handed commands to a shell, and nobody needs its program."""
     spec = cast("dict[str, Any]", result["spec"])
     host = bitfusion.host(pod)
     if host is not None:
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), "kubernetes.io/hostname": host}
+    for container in _containers(result):
+        if container["name"] in shares:
+            run = bitfusion.unwrap(container)
+            for key in ("command", "args"):
+                container.pop(key, None)
+            container.update(run)
     if bitfusion.wraps(pod):
         for container in _containers(result):
             words = pods.sequence(f"containers[{container['name']}].command", container.get("command"))
