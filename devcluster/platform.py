@@ -43,32 +43,42 @@ _TOKEN_DURATION = "8760h"
 _PROGRAM = Path(sys.executable).with_name("milligpu")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Platform:
-    """What `install_platform` put on a cluster."""
+    """milligpu on a cluster; a test may kill, stop and start its parts."""
 
+    cluster: Cluster
     service: "SchedulerService"
-    nodes: "tuple[GpuNode, ...]"
+    nodes: "list[GpuNode]"
+
+    def start_scheduler(self) -> None:
+        """The default scheduler, which asks our service."""
+        self.cluster.control_plane.start_scheduler(in_default_scheduler(self.service.url))
+
+    def add(self, node: Node, *arguments: str, devices: int, model: str = MODEL) -> "GpuNode":
+        """Give a real node cards and an agent, whose account is bound to it; `arguments` are the agent's."""
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}")
+        kubeconfig = account_kubeconfig(self.cluster, AGENT, *bound)
+        made = GpuNode(self.cluster, node, *arguments, devices=devices, model=model, kubeconfig=kubeconfig)
+        self.nodes.append(made.start())
+        return made
 
 
-def install_platform(cluster: Cluster, *, devices: int) -> Platform:
-    """Bring a cluster to the point where pods that ask for a share run on one."""
+def install_platform(cluster: Cluster, *arguments: str, devices: int) -> Platform:
+    """Bring a cluster to the point where pods that ask for a share run on one; `arguments` are the agents'."""
     webhook = free_port()
     install(cluster, webhook=Target(NAMESPACE, url=f"https://127.0.0.1:{webhook}"))
     kubeconfig = account_kubeconfig(cluster, SCHEDULER)
     # The only one: when it is started again it need not wait until its own lease ends.
-    arguments = ("--namespace", NAMESPACE, "--webhook-port", str(webhook), "--identity", "the-only-one")
-    service = SchedulerService(cluster, "milligpu-scheduler", *arguments, kubeconfig=kubeconfig)
-    service.start().wait_ready()
+    options = ("--namespace", NAMESPACE, "--webhook-port", str(webhook), "--identity", "the-only-one")
+    service = SchedulerService(cluster, "milligpu-scheduler", *options, kubeconfig=kubeconfig)
+    platform = Platform(cluster, service.start().wait_ready(), [])
     cluster.control_plane.stop_scheduler(DEFAULT_SCHEDULER)
-    cluster.control_plane.start_scheduler(in_default_scheduler(service.url))
+    platform.start_scheduler()
     cluster.add_image(images.CUDA)
-    nodes: list[GpuNode] = []
     for node in cluster.nodes:
-        bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}")
-        account = account_kubeconfig(cluster, AGENT, *bound)
-        nodes.append(GpuNode(cluster, node, devices=devices, kubeconfig=account).start())
-    return Platform(service, tuple(nodes))
+        platform.add(node, *arguments, devices=devices)
+    return platform
 
 
 def imagined_cards(node: str) -> dict[str, str]:
@@ -112,7 +122,7 @@ class GpuNode:
         self,
         cluster: Cluster,
         node: Node,
-        *,
+        *arguments: str,
         devices: int = 2,
         model: str = MODEL,
         kubeconfig: Path | None = None,
@@ -124,7 +134,7 @@ class GpuNode:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.kubeconfig = kubeconfig or cluster.kubeconfig
         command = [str(_PROGRAM), "agent", "--node", node.name, "--listen", self.url.removeprefix("http://")]
-        command += ["--kubeconfig", str(self.kubeconfig)]
+        command += ["--kubeconfig", str(self.kubeconfig), *arguments]
         self.agent: Process = node.new_process("agent", command, self.environment())
 
     def _start_cards(self) -> None:

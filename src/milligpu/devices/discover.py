@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from milligpu.devices.nvml import Handle, Nvml
+from milligpu.devices.vgpu import profile_of
 from milligpu.model.gpu import Capability, Gpu, Link, Mode
-from milligpu.model.units import Mib
+from milligpu.model.units import WHOLE, Mib
 
 # NVML's levels of the nearest common ancestor, by nvidia-smi's names.
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -17,9 +18,12 @@ def discover_gpu(nvml: Nvml, handle: Handle) -> Gpu:
     major, minor = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle) or (7, 0)
     ecc = nvml.ask("nvmlDeviceGetEccMode", handle)
     mig = nvml.ask("nvmlDeviceGetMigMode", handle)
+    model = _text(nvml.ask("nvmlDeviceGetName", handle))
+    profile = profile_of(model)
     return Gpu(
         uuid=_text(nvml.ask("nvmlDeviceGetUUID", handle)),
-        model=_text(nvml.ask("nvmlDeviceGetName", handle)),
+        model=model,
+        milli=profile.milli if profile else WHOLE,
         mib=Mib(nvml.ask("nvmlDeviceGetMemoryInfo", handle).total >> 20),
         numa=_numa(nvml, handle),
         capability=Capability(major, minor),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from milligpu.devices.vgpu import profile_of
 from milligpu.model.gpu import Gpu, Mode
 from milligpu.model.units import WHOLE
 
@@ -25,16 +26,16 @@ _HARDWARE = (
 )
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]+")
 _LABEL_MAX = 63
-_PROFILE = re.compile(r"(?:GRID|NVIDIA)?[ -]*([A-Za-z]+\d+\w*)-(\d+)([QABC])", re.I)
 
 
 def labels(gpus: Sequence[Gpu], driver: str) -> dict[str, str | None]:
     """The node's labels; None takes one away that no longer holds."""
     first = gpus[0] if gpus else None
+    profile = profile_of(first.model) if first else None
     return {
         **{PREFIX + key: value for key, value in _hardware(first, len(gpus)).items()},
         **{PREFIX + key: value for key, value in _driver(driver if first else "").items()},
-        VGPU_TYPE: profile_of(first) if first else None,
+        VGPU_TYPE: profile.label if profile else None,
     }
 
 
@@ -67,12 +68,6 @@ def family(gpu: Gpu) -> str | None:
     """The architecture's name by compute capability."""
     pair = (gpu.capability.major, gpu.capability.minor)
     return _FAMILIES_EXACT.get(pair) or _FAMILIES.get(gpu.capability.major)
-
-
-def profile_of(gpu: Gpu) -> str | None:
-    """A vGPU's profile in the form `v100-8q-8GB`; None for a physical card."""
-    match = _PROFILE.search(gpu.model)
-    return f"{match[1].lower()}-{match[2]}{match[3].lower()}-{match[2]}GB" if match else None
 
 
 def label_value(text: str) -> str:

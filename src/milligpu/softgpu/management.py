@@ -116,10 +116,10 @@ class Management:
                 return Answer.INVALID_ARGUMENT, b""
 
     def _memory(self) -> dict[int, int]:
-        """Of each process with a context."""
+        """Of each process with a context, or with memory however it came by it."""
         held: dict[int, int] = {}
         for client in self.account.clients:
-            if client.contexts:
+            if client.memory:
                 held[client.pid] = held.get(client.pid, 0) + client.memory
         return held
 
