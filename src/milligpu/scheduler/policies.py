@@ -23,8 +23,10 @@ def policies(namespace: str, scheduler: str, agent: str) -> list[dict[str, Any]]
 
 
 def _grants(account: str) -> tuple[str, str]:
+    """A new pod has no grant, whoever creates it: the scheduler's account makes the pods of SharePods, too."""
+    new = "(request.operation == 'CREATE' && request.resource.resource == 'pods' && request.subResource == '')"
     return (
-        f"{_unchanged(names.GRANT)} || request.userInfo.username == '{account}'",
+        f"{_unchanged(names.GRANT)} || (request.userInfo.username == '{account}' && !{new})",
         f"only {account} may write or remove the annotation {names.GRANT}",
     )
 

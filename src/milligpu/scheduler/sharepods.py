@@ -145,7 +145,8 @@ class SharePods:
 def pod_for(share: objects.Plain) -> dict[str, Any]:
     """The pod that a SharePod asks for."""
     meta = share.metadata
-    notes = {key: text for key, text in (meta.annotations or {}).items() if key != _LAST_APPLIED}
+    # Ours is the account that writes grants: a user's SharePod must not have it write one.
+    notes = {key: text for key, text in (meta.annotations or {}).items() if key not in {_LAST_APPLIED, names.GRANT}}
     owner = {"apiVersion": GROUP, "kind": "SharePod", "name": meta.name, "uid": meta.uid, "controller": True}
     return {
         "apiVersion": "v1",
