@@ -1,14 +1,9 @@
 """Nobody but the scheduler writes grants, nobody but a node's agent its inventory, and neither can do more."""
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx2
 import pytest
-from lightkube import KubeConfig
-from lightkube.config import client_adapter
-from lightkube.config.client_adapter import ConnectionParams
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 
@@ -22,6 +17,7 @@ from milligpu.model.grant import GpuShare, Grant
 from milligpu.scheduler.config import in_default_scheduler
 from milligpu.scheduler.manifests import AGENT, SCHEDULER
 from milligpu.wire.grant import encode_grant
+from tests.e2e.caller import MERGE, Caller
 from tests.e2e.scheduling import gpu_nodes, grant_of, inventory, share_pod
 
 pytestmark = pytest.mark.e2e
@@ -43,22 +39,6 @@ def guarded(built_programs: None) -> Iterator[Cluster]:
         yield cluster
 
 
-class Caller:
-    """Sends requests to the API server as the administrator, or as somebody else with impersonation headers."""
-
-    def __init__(self, cluster: Cluster, headers: dict[str, str] | None = None) -> None:
-        config = KubeConfig.from_file(cluster.kubeconfig).get()
-        assert config is not None
-        self._client: httpx2.Client = client_adapter.Client(config, ConnectionParams(trust_env=False))
-        self._headers = headers or {}
-
-    def send(self, method: str, path: str, body: Any, kind: str = "application/json") -> httpx2.Response:
-        with self._client as client:
-            headers = {"Content-Type": kind, **self._headers}
-            return client.request(method, path, content=json.dumps(body), headers=headers)
-
-
-MERGE = "application/merge-patch+json"
 NOTE = {"metadata": {"annotations": {names.GRANT: FORGED}}}
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,6 +13,7 @@ from devcluster.cluster import Cluster
 from devcluster.images import BASE
 from devcluster.wait import until
 from milligpu.model import names
+from milligpu.node.processes import pod_of_process
 from milligpu.wire.limits import LimitsPage, decode_limits
 
 DEADLINE_S = 90.0
@@ -37,6 +39,17 @@ if os.path.exists("/run/milligpu/tenant/limits"):
 print(json.dumps(found))
 """
 """A program that tells what a container has."""
+
+HOLD = """
+import ctypes, sys, time
+cuda = ctypes.CDLL(sys.argv[1])
+context, memory = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(sys.argv[2]) << 20)) == 0
+"""
+"""A program with so many MiB of the driver that it is told to open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +114,16 @@ def wait_running(cluster: Cluster, namespace: str, count: int) -> list[Json]:
 
 def is_ready(pod: Json) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+
+
+def processes_of(uid: str) -> list[tuple[int, str]]:
+    """The processes of a pod on its node, with their command lines."""
+    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [(pid, _command(pid)) for pid in pids if pod_of_process(pid) == uid]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""

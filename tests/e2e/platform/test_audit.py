@@ -1,0 +1,57 @@
+"""Who uses a card without a share of it, or around its limits, is found on the real node."""
+
+import httpx2
+import pytest
+
+from devcluster.platform import CARDS, Platform
+from devcluster.wait import until
+from milligpu.native import library
+from tests.e2e.platform.pods import HOLD, Json, apply, manifest, wait_running
+from tests.e2e.scheduling import told
+
+pytestmark = pytest.mark.e2e
+
+
+def holding(driver: str, mib: int) -> list[str]:
+    return ["python3", "-c", HOLD + "time.sleep(600)", driver, str(mib)]
+
+
+def found(platform: Platform, offence: str) -> int:
+    """How often the agent of the node counted it."""
+    text = httpx2.get(f"{platform.nodes[0].url}/metrics", timeout=5).text
+    lines = [line for line in text.splitlines() if line.startswith("milligpu_gpu_outside_total{")]
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if f'offence="{offence}"' in line)
+
+
+def with_paths_of_the_node(name: str) -> Json:
+    """What a pod can do that may mount paths of the node: take the cards' own sockets, or devices, and a driver."""
+    driver = library("softgpu/libcuda.so.1").parent
+    volumes = {"cards": str(CARDS), "driver": str(driver)}
+    return manifest(
+        name,
+        command=holding("/driver/libcuda.so.1", 100),
+        env=[{"name": "MILLIGPU_SOFTGPU", "value": "/cards"}],
+        volumeMounts=[{"name": key, "mountPath": f"/{key}"} for key in volumes],
+        spec={"volumes": [{"name": key, "hostPath": {"path": path}} for key, path in volumes.items()]},
+    )
+
+
+def test_a_pod_that_reaches_a_card_by_paths_of_the_node_is_a_stranger(platform: Platform, namespace: str) -> None:
+    before = found(platform, "stranger")
+    apply(platform.cluster, namespace, with_paths_of_the_node("stranger"))
+    note = until("the event", lambda: told(platform.cluster, namespace, "stranger", "OutsideShare"), 60)
+    assert note.startswith("stranger on GPU ")
+    assert "belongs to no session" in note
+    assert found(platform, "stranger") > before
+
+
+def test_a_container_that_opens_the_drivers_own_library_is_found_and_an_honest_one_is_not(
+    platform: Platform, namespace: str
+) -> None:
+    around = manifest("around", 250, command=holding("/run/milligpu/driver/libcuda.so.1", 12000))
+    honest = manifest("honest", 250, command=holding("libcuda.so.1", 9000))
+    apply(platform.cluster, namespace, around, honest)
+    wait_running(platform.cluster, namespace, 2)
+    until("the event", lambda: told(platform.cluster, namespace, "around", "OutsideShare"), 60)
+    until("both counts", lambda: found(platform, "around-the-limits") and found(platform, "over-memory"), 60)
+    assert told(platform.cluster, namespace, "honest", "OutsideShare") == ""
