@@ -8,6 +8,7 @@ import argparse
 import shutil
 import sys
 import time
+from pathlib import Path
 
 from devcluster import cache
 from devcluster.build import KUBE, binaries
@@ -86,14 +87,13 @@ def up(options: argparse.Namespace) -> None:
         )
     else:
         to_stderr(f"cluster {options.name} is up already; paste the next line:")
-    print(
-        f"export KUBECONFIG={record.folder}/admin.kubeconfig PATH={binaries(KUBE, to_stderr)}:$PATH",
-        flush=True,
-    )
-    to_stderr("then:  kubectl get nodes")
-    to_stderr("       kubectl apply -f examples/half-gpu.yaml")
+    programs = f"{binaries(KUBE, to_stderr)}:{Path(sys.executable).parent}"
+    print(f"export KUBECONFIG={record.folder}/admin.kubeconfig PATH={programs}:$PATH", flush=True)
+    to_stderr("then:  kubectl apply -f examples/half-gpu.yaml")
     to_stderr("       kubectl wait --for=condition=complete --timeout=2m job/half-gpu")
     to_stderr("       kubectl logs job/half-gpu")
+    to_stderr("       kubectl apply -f examples/dialects/kai.yaml")
+    to_stderr("       milligpu explain kai")
     remove = (
         "make cluster-down" if options.name == DEFAULT_NAME else f"python -m devcluster down --name {options.name}"
     )

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from devcluster.platform import Platform
+from devcluster.pods import wait_for_phase
 from devcluster.wait import until
 from tests.e2e.platform.pods import (
     DEADLINE_S,
@@ -194,3 +195,25 @@ def test_a_container_that_asked_for_no_gpu_gets_none_whatever_it_says(platform: 
     inside = look(cluster, namespace, "asks")
     assert (inside.gpus, inside.page, inside.visible) == ((), None, "void")
     assert "libcuda.so.1" in str(inside.code)
+
+
+def test_a_container_uses_its_share_as_any_user(platform: Platform, namespace: str) -> None:
+    works = HOLD + "assert cuda.cuMemsetD8_v2(memory, 1, ctypes.c_size_t(64 << 20)) == 0\nprint('done', flush=True)"
+    pod = manifest("nobody", 300, command=["python3", "-c", works, "libcuda.so.1", "64"])
+    rights = {"runAsUser": 65534, "runAsGroup": 65534, "capabilities": {"drop": ["ALL"]}}
+    pod["spec"]["containers"][0]["securityContext"] = {**rights, "allowPrivilegeEscalation": False}
+    pod["spec"]["restartPolicy"] = "Never"
+    apply(platform.cluster, namespace, pod)
+    wait_for_phase(platform.cluster, namespace, "nobody", "Succeeded")
+    assert platform.cluster.kubectl("logs", "-n", namespace, "nobody") == "done\n"
+
+
+def test_a_container_that_joins_to_look_around_gets_no_gpu(platform: Platform, namespace: str) -> None:
+    apply(platform.cluster, namespace, manifest("holder", 300))
+    wait_running(platform.cluster, namespace, 1)
+    joins = ("debug", "holder", "-n", namespace, "--image=local.dev/base:1", "-c", "joins", "--profile=baseline")
+    platform.cluster.kubectl(*joins, "--", "python3", "-c", LOOK)
+    logs = ("logs", "-n", namespace, "holder", "-c", "joins")
+    inside = Inside.read(until("its word", lambda: platform.cluster.kubectl(*logs, check=False), DEADLINE_S))
+    assert (inside.gpus, inside.page, inside.visible) == ((), None, "void")
+    assert milli_of(look(platform.cluster, namespace, "holder")) == [300]

@@ -48,7 +48,7 @@ def test_a_dialects_example_runs_with_the_share_that_it_asks_for(
     assert sorted(shares_of(each) for each in seen) == sorted(wanted)
     for each in seen:
         assert (each.code, each.gpus) == (0, tuple(mib for _, _, mib in shares_of(each)) or (40960, 40960))
-    platform.cluster.kubectl("delete", "-n", namespace, "-f", str(file), "--wait=false")
+    leave(platform.cluster, namespace, file)
 
 
 def test_the_example_of_a_vgpu_profile_runs_on_the_virtual_machine_that_has_it(
@@ -64,6 +64,12 @@ def test_the_example_of_a_vgpu_profile_runs_on_the_virtual_machine_that_has_it(
     finally:
         # It would be the tightest place for others' small shares.
         cluster.kubectl("cordon", half.node.name)
+
+
+def leave(cluster: Cluster, namespace: str, file: Path) -> None:
+    """Make room at once: a shell's `sleep` would take its half minute to end."""
+    cluster.kubectl("delete", "-n", namespace, "-f", str(file), "--wait=false")
+    cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=1", "--wait=false")
 
 
 def look_at_all(cluster: Cluster, namespace: str, count: int) -> list[Inside]:
@@ -91,6 +97,7 @@ def test_a_container_that_its_dialect_gives_nothing_sees_no_gpu(platform: Platfo
     proxy = look(cluster, namespace, "kai", "proxy")
     assert (proxy.gpus, proxy.page, proxy.visible) == ((), None, "void")
     assert "libcuda.so.1" in str(proxy.code)
+    leave(cluster, namespace, EXAMPLES / "dialects/kai.yaml")
 
 
 def test_halves_of_a_gpu_run_side_by_side_and_who_finds_none_is_told_why(
@@ -118,6 +125,8 @@ def test_halves_of_a_gpu_run_side_by_side_and_who_finds_none_is_told_why(
     assert look(cluster, namespace, running, "train").gpus == (20480,)
     cluster.kubectl("delete", "pod", "-n", namespace, running, "--grace-period=0", "--force")
     until("its place to be taken", lambda: is_ready(get(cluster, namespace, waiting)), 90)
+    cluster.kubectl("delete", "job", "--all", "-n", namespace, "--wait=false")
+    cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=1", "--wait=false")
 
 
 def explain(cluster: Cluster, namespace: str, pod: str) -> str:
