@@ -46,8 +46,8 @@ kubernetes: install
 	@PATH="$$(dirname $$(tools/need go)):$$PATH" $(RUN) python -m devcluster build
 
 .PHONY: cluster
-cluster: kubernetes ## a real Kubernetes on this machine, to try things on
-	@$(RUN) python -m devcluster up
+cluster: kubernetes ## a real Kubernetes on this machine, to try things on; GPUS=8 gives its node so many (2)
+	@$(RUN) python -m devcluster up $(if $(GPUS),--gpus $(GPUS))
 
 .PHONY: cluster-down
 cluster-down: install ## take it away again
