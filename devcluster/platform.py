@@ -131,7 +131,7 @@ class GpuNode:
         self.node = node
         self._fleet = (devices, model)
         self._start_cards()
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.url = f"http://{node.address}:{free_port()}"
         self.kubeconfig = kubeconfig or cluster.kubeconfig
         command = [str(_PROGRAM), "agent", "--node", node.name, "--listen", self.url.removeprefix("http://")]
         command += ["--kubeconfig", str(self.kubeconfig), *arguments]

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from milligpu.agent.slots import Slot, divide
+from milligpu.agent.slots import Slot
 from milligpu.agent.tenant import CUDA, NVML, USAGE, Drivers, Tenant, limits_page
 from milligpu.model.errors import BadFormat
 from milligpu.model.grant import GpuShare
@@ -19,6 +19,7 @@ from milligpu.node.attach import Attached
 from milligpu.node.cdi import Edits, document
 from milligpu.node.checks import Tenancy
 from milligpu.node.driver import DRIVER, Driver, share_edits, whole_edits
+from milligpu.node.frame import frame
 from milligpu.node.ledger import write_safely
 from milligpu.wire.grant import decode_grant, encode_grant
 from milligpu.wire.json import VERSION, Document, decode, encode
@@ -128,10 +129,9 @@ class Attachments:
     @staticmethod
     def _slots(held: Mapping[str, Attached]) -> dict[str, dict[str, Slot]]:
         found: dict[str, dict[str, Slot]] = {name: {} for name in held}
-        for gpu in {share.gpu for each in held.values() for share in shares(each)}:
-            here = {name: share for name, each in held.items() for share in shares(each) if share.gpu == gpu}
-            policy = next(held[name].tenancy.grant.policy for name in here)
-            for name, slot in divide([(name, share.milli) for name, share in here.items()], policy).items():
+        for gpu in {share.gpu for each in held.values() for share in shares(each) if not share.whole}:
+            here = [each for each in held.values() if any(share.gpu == gpu for share in shares(each))]
+            for name, slot in frame(gpu, here).items():
                 found[name][gpu] = slot
         return found
 

@@ -15,6 +15,7 @@ from devcluster.wait import until
 from milligpu.model import names
 from milligpu.node.processes import pod_of_process
 from milligpu.wire.limits import LimitsPage, decode_limits
+from tests.e2e.scheduling import told
 
 DEADLINE_S = 90.0
 EVICT_AFTER_S = 5.0
@@ -110,6 +111,13 @@ def wait_running(cluster: Cluster, namespace: str, count: int) -> list[Json]:
         return found if len(found) == count and all(map(is_ready, found)) else None
 
     return until(f"{count} pods to run", running, DEADLINE_S, last_state=lambda: cluster.last_state(namespace))
+
+
+def wait_told(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
+    """What an event with this reason says about an object."""
+    state = cluster.last_state
+    found = lambda: told(cluster, namespace, name, reason) or None  # noqa: E731
+    return until(f"event {reason} of {name}", found, DEADLINE_S, last_state=lambda: state(namespace))
 
 
 def is_ready(pod: Json) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from devcluster.platform import CARDS, Platform
 from devcluster.wait import until
 from milligpu.native import library
-from tests.e2e.platform.pods import HOLD, Json, apply, manifest, wait_running
+from tests.e2e.platform.pods import HOLD, Json, apply, manifest, wait_running, wait_told
 from tests.e2e.scheduling import told
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +39,7 @@ def with_paths_of_the_node(name: str) -> Json:
 def test_a_pod_that_reaches_a_card_by_paths_of_the_node_is_a_stranger(platform: Platform, namespace: str) -> None:
     before = found(platform, "stranger")
     apply(platform.cluster, namespace, with_paths_of_the_node("stranger"))
-    note = until("the event", lambda: told(platform.cluster, namespace, "stranger", "OutsideShare"), 60)
+    note = wait_told(platform.cluster, namespace, "stranger", "OutsideShare")
     assert note.startswith("stranger on GPU ")
     assert "belongs to no session" in note
     assert found(platform, "stranger") > before
@@ -52,6 +52,7 @@ def test_a_container_that_opens_the_drivers_own_library_is_found_and_an_honest_o
     honest = manifest("honest", 250, command=holding("libcuda.so.1", 9000))
     apply(platform.cluster, namespace, around, honest)
     wait_running(platform.cluster, namespace, 2)
-    until("the event", lambda: told(platform.cluster, namespace, "around", "OutsideShare"), 60)
-    until("both counts", lambda: found(platform, "around-the-limits") and found(platform, "over-memory"), 60)
+    wait_told(platform.cluster, namespace, "around", "OutsideShare")
+    for offence in ("around-the-limits", "over-memory"):
+        until(offence, lambda offence=offence: found(platform, offence) > 0, 60)
     assert told(platform.cluster, namespace, "honest", "OutsideShare") == ""

@@ -60,8 +60,8 @@ def test_each_kind_of_container_has_the_share_that_it_asked_for(platform: Platfo
     wait_running(platform.cluster, namespace, 1)
 
     def said(name: str) -> Inside:
-        log = lambda: platform.cluster.kubectl("logs", "-n", namespace, "kinds", "-c", name)  # noqa: E731
-        return Inside.read(until(f"{name} to say what it sees", log, DEADLINE_S))
+        log = ("logs", "-n", namespace, "kinds", "-c", name)
+        return Inside.read(until(f"the word of {name}", lambda: platform.cluster.kubectl(*log) or None, DEADLINE_S))
 
     wanted = {"prepare": 400, "sidecar": 100, "last": 200, "first": 300, "second": 200}
     assert {name: milli_of(said(name)) for name in wanted} == {name: [milli] for name, milli in wanted.items()}
@@ -214,6 +214,8 @@ def test_a_container_that_joins_to_look_around_gets_no_gpu(platform: Platform, n
     joins = ("debug", "holder", "-n", namespace, "--image=local.dev/base:1", "-c", "joins", "--profile=baseline")
     platform.cluster.kubectl(*joins, "--", "python3", "-c", LOOK)
     logs = ("logs", "-n", namespace, "holder", "-c", "joins")
-    inside = Inside.read(until("its word", lambda: platform.cluster.kubectl(*logs, check=False), DEADLINE_S))
+    inside = Inside.read(
+        until("its word", lambda: platform.cluster.kubectl(*logs, check=False) or None, DEADLINE_S)
+    )
     assert (inside.gpus, inside.page, inside.visible) == ((), None, "void")
     assert milli_of(look(platform.cluster, namespace, "holder")) == [300]

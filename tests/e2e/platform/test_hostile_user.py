@@ -12,8 +12,7 @@ from milligpu.model import names
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.wire.grant import encode_grant
 from tests.e2e.caller import MERGE, Caller
-from tests.e2e.platform.pods import DEADLINE_S, Json, apply, get, manifest, pods, wait_running
-from tests.e2e.scheduling import told
+from tests.e2e.platform.pods import DEADLINE_S, Json, apply, get, manifest, pods, wait_running, wait_told
 
 pytestmark = pytest.mark.e2e
 
@@ -130,11 +129,13 @@ def test_no_way_into_the_api_writes_a_grant(way: str, mallory: Mallory) -> None:
 
 
 def test_a_grant_in_a_template_keeps_its_pods_from_being_made(mallory: Mallory) -> None:
-    template = whole({**manifest("made", 500), "metadata": {"labels": {"app": "made"}}}, mallory.forged("u"))
+    template = whole(
+        {"metadata": {"labels": {"app": "made"}}, "spec": manifest("", 500)["spec"]}, mallory.forged("u")
+    )
     spec = {"selector": {"matchLabels": {"app": "made"}}, "template": template}
     made: Json = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "made"}, "spec": spec}
     apply(mallory.cluster, mallory.namespace, made)
-    note = until("why", lambda: told(mallory.cluster, mallory.namespace, "made", "FailedCreate"), DEADLINE_S)
+    note = wait_told(mallory.cluster, mallory.namespace, "made", "FailedCreate")
     assert ONLY in note
     assert pods(mallory.cluster, mallory.namespace) == []
 
@@ -148,7 +149,7 @@ def test_a_sharepod_cannot_have_the_scheduler_write_a_grant(mallory: Mallory) ->
         "spec": {**manifest("s")["spec"], **NOBODY},
     }
     apply(mallory.cluster, mallory.namespace, whole(share, mallory.forged("u")))
-    [pod] = until("its pod", lambda: pods(mallory.cluster, mallory.namespace), DEADLINE_S)
+    [pod] = until("its pod", lambda: pods(mallory.cluster, mallory.namespace) or None, DEADLINE_S)
     assert names.GRANT not in pod["metadata"]["annotations"]
 
 
@@ -174,7 +175,7 @@ def test_a_pod_that_names_its_node_is_refused_and_one_bound_past_the_scheduler_g
     bound = binding("", node)
     del bound["metadata"]["annotations"]
     assert mallory.send("POST", "{ns}/pods/mine/binding", bound).status_code == 201
-    until("why it waits", lambda: told(mallory.cluster, mallory.namespace, "mine", "NoGrant"), DEADLINE_S)
+    wait_told(mallory.cluster, mallory.namespace, "mine", "NoGrant")
     [status] = get(mallory.cluster, mallory.namespace, "mine")["status"]["containerStatuses"]
     assert "waiting" in status["state"]
 
@@ -212,7 +213,7 @@ def test_where_pods_are_held_to_baseline_nobody_gets_at(what: str, mallory: Mall
     spec, container = FORBIDDEN[what]
     answer = mallory.send("POST", "{ns}/pods", manifest("p", 100, spec=spec, **container))
     assert answer.status_code == 403
-    assert 'violates PodSecurity "baseline' in answer.text
+    assert 'violates PodSecurity "baseline' in answer.json()["message"]
 
 
 def test_a_sharepod_gets_no_more_of_the_node_than_a_pod(mallory: Mallory) -> None:
@@ -226,9 +227,9 @@ def test_a_sharepod_gets_no_more_of_the_node_than_a_pod(mallory: Mallory) -> Non
     }
     apply(mallory.cluster, mallory.namespace, share)
 
-    def status() -> str:
+    def status() -> str | None:
         found = get(mallory.cluster, mallory.namespace, "s", "sharepod").get("status", {})
-        return str(found.get("podStatus", {}).get("message", ""))
+        return found.get("podStatus", {}).get("message")
 
     assert 'violates PodSecurity "baseline' in until("its status", status, DEADLINE_S)
     assert pods(mallory.cluster, mallory.namespace) == []

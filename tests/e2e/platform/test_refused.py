@@ -13,8 +13,7 @@ from milligpu.model.units import Mib, Milli
 from milligpu.scheduler.manifests import SCHEDULER
 from milligpu.wire.grant import encode_grant
 from tests.e2e.caller import Caller
-from tests.e2e.platform.pods import DEADLINE_S, Json, apply, get, look, manifest, pods, wait_running
-from tests.e2e.scheduling import told
+from tests.e2e.platform.pods import DEADLINE_S, Json, apply, get, look, manifest, pods, wait_running, wait_told
 
 pytestmark = pytest.mark.e2e
 
@@ -73,7 +72,7 @@ def test_a_wrong_grant_is_refused_with_why_and_what_to_do(
 ) -> None:
     wrong, why = WRONG[reason]
     bound(platform, namespace, **wrong)
-    note = until("the event", lambda: told(platform.cluster, namespace, "p", reason), DEADLINE_S)
+    note = wait_told(platform.cluster, namespace, "p", reason)
     assert why in note
     assert files(platform) == 0
     pod = get(platform.cluster, namespace, "p")
@@ -85,7 +84,7 @@ def test_a_pod_without_a_grant_waits_and_is_told_so(
 ) -> None:
     apply(platform.cluster, namespace, manifest("p", 500, spec={"schedulerName": ELSEWHERE}))
     bind(platform, namespace, "p")
-    note = until("the event", lambda: told(platform.cluster, namespace, "p", "NoGrant"), DEADLINE_S)
+    note = wait_told(platform.cluster, namespace, "p", "NoGrant")
     assert "let the pod be scheduled by a scheduler with milligpu's extender" in note
     assert files(platform) == 0
 
@@ -97,7 +96,7 @@ def test_more_than_a_card_has_is_not_given_whatever_grants_say(
     wait_running(platform.cluster, namespace, 1)
     held = json.loads(get(platform.cluster, namespace, "first")["metadata"]["annotations"]["milligpu.dev/grant"])
     bound(platform, namespace, gpu=held["containers"]["main"][0]["gpu"])
-    note = until("the event", lambda: told(platform.cluster, namespace, "p", "GPUOverCommitted"), DEADLINE_S)
+    note = wait_told(platform.cluster, namespace, "p", "GPUOverCommitted")
     assert "would give 1100 milli" in note
     assert files(platform) == 1
     platform.cluster.kubectl("delete", "pod", "first", "-n", namespace, "--wait=false")
@@ -111,19 +110,18 @@ def test_a_refused_pod_with_an_owner_is_evicted_and_another_is_placed_anew(
     cluster = platform.cluster
     cluster.control_plane.stop_scheduler(DEFAULT_SCHEDULER)
     try:
-        template = manifest("served", 500)
-        template["metadata"] = {"labels": {"app": "served"}}
+        template = {"metadata": {"labels": {"app": "served"}}, "spec": manifest("", 500)["spec"]}
         spec = {"selector": {"matchLabels": {"app": "served"}}, "template": template}
         owner: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "served"}, "spec": spec}
         apply(cluster, namespace, owner)
-        [first] = until("its pod", lambda: pods(cluster, namespace), DEADLINE_S)
+        [first] = until("its pod", lambda: pods(cluster, namespace) or None, DEADLINE_S)
         bind(platform, namespace, first["metadata"]["name"], grant_for(platform, "of-another-pod"))
-        until("why", lambda: told(cluster, namespace, first["metadata"]["name"], "GrantOfAnotherPod"), DEADLINE_S)
+        wait_told(cluster, namespace, first["metadata"]["name"], "GrantOfAnotherPod")
     finally:
         platform.start_scheduler()
 
-    def other() -> list[Json]:
-        return [each for each in pods(cluster, namespace) if each["metadata"]["uid"] != first["metadata"]["uid"]]
+    def other() -> bool:
+        return any(each["metadata"]["uid"] != first["metadata"]["uid"] for each in pods(cluster, namespace))
 
     until("another pod", other, DEADLINE_S)
     [second] = wait_running(cluster, namespace, 1)
