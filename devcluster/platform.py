@@ -133,9 +133,24 @@ class GpuNode:
         self._start_cards()
         self.url = f"http://{node.address}:{free_port()}"
         self.kubeconfig = kubeconfig or cluster.kubeconfig
-        command = [str(_PROGRAM), "agent", "--node", node.name, "--listen", self.url.removeprefix("http://")]
+        self._agents = 0
+        self.agent = self.beside(*arguments)
+
+    def beside(self, *arguments: str) -> Process:
+        """Another agent for this node, not started."""
+        self._agents += 1
+        name = "agent" if self._agents == 1 else f"agent-{self._agents}"
+        command = [str(_PROGRAM), "agent", "--node", self.node.name, "--listen", self.url.removeprefix("http://")]
         command += ["--kubeconfig", str(self.kubeconfig), *arguments]
-        self.agent: Process = node.new_process("agent", command, self.environment())
+        return self.node.new_process(name, command, self.environment())
+
+    def upgrade(self, *arguments: str) -> "GpuNode":
+        """Start another agent beside the one that runs, and stop that when the new one has taken over."""
+        self.url = f"http://{self.node.address}:{free_port()}"  # whoever answers there is the new one
+        old, self.agent = self.agent, self.beside(*arguments)
+        self.start()
+        old.stop()
+        return self
 
     def _start_cards(self) -> None:
         devices, model = self._fleet

@@ -6,7 +6,7 @@ A machine has few cards and few sessions. Rebuilding the snapshot costs millisec
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from milligpu.agent.slots import Slot, divide
+from milligpu.agent.slots import Slot, back, divide
 from milligpu.agent.wish import Wish
 from milligpu.model.footprint import Demand
 from milligpu.model.gpu import Gpu, Node
@@ -37,8 +37,10 @@ class Held:
 class Books:
     """One machine's GPUs; every question comes with those who hold something now."""
 
-    def __init__(self, machine: str, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, machine: str, gpus: Sequence[Gpu], *, settled: bool = False) -> None:
+        """`settled`: others are on the cards, too, and their policies are not ours to choose."""
         self.machine = machine
+        self._settled = settled
         self.gpus = {gpu.uuid: gpu for gpu in gpus}
 
     def decide(self, session: str, wish: Wish, held: Sequence[Held]) -> Grant | NoFit:
@@ -67,7 +69,7 @@ class Books:
         for uuid in self.gpus:
             tenants = [(each.session, share.milli) for each in held for share in each.shares if share.gpu == uuid]
             policy = self._policy(uuid, held, None)
-            for session, slot in divide(tenants, policy).items() if tenants else ():
+            for session, slot in divide(tenants, policy, back(self.gpus[uuid])).items() if tenants else ():
                 found[session][uuid] = slot
         return found
 
@@ -87,12 +89,17 @@ class Books:
 
     def _policy(self, uuid: str, held: Iterable[Held], wanted: Policy | None) -> Policy:
         """A card runs the policy of those on it; an empty one runs what the first of them wants."""
+        if self._settled:
+            return self.gpus[uuid].policy
         present = next((each.grant.policy for each in held if uuid in each.grant.gpus), None)
         return present or wanted or self.gpus[uuid].policy
 
     def _holding(self, held: Held) -> Holding:
-        cards = tuple((share.gpu, self._demand(share)) for share in held.shares if share.gpu in self.gpus)
-        return Holding(held.session, self.machine, cards, priority=held.grant.priority)
+        return Holding(held.session, self.machine, self.demands(held), priority=held.grant.priority)
+
+    def demands(self, held: Held) -> tuple[tuple[str, Demand], ...]:
+        """What a session holds, by GPU."""
+        return tuple((share.gpu, self._demand(share)) for share in held.shares if share.gpu in self.gpus)
 
     def _demand(self, share: GpuShare) -> Demand:
         gpu = self.gpus[share.gpu]

@@ -20,6 +20,9 @@ _IDLE_SECONDS = 10.0
 # Starting takes a second or two on a busy machine.
 _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
+# One agent of a node takes over from another in less.
+_NODE_SECONDS = 5.0
+_NODE_HINT = "start it: milligpu agent; where the machine left the cluster, remove /run/milligpu/agent/node"
 # The agent looks for GPUs, and may have to start one, before its first answer.
 _ANSWER_SECONDS = 60.0
 # An agent may be killed, and its successor too; more often than this it has a fault.
@@ -79,6 +82,12 @@ class Client:
         while (connection := self._connected(own)) is None:
             if time.monotonic() > deadline:
                 raise Unavailable("the agent does not start", hint=f"its log: {own.log}")
+            if Places(SERVICE).node.exists():
+                # On a cluster node only its own agent knows what pods have.
+                if time.monotonic() > deadline - _START_SECONDS + _NODE_SECONDS:
+                    raise Unavailable("this is a cluster node, and its agent does not answer", hint=_NODE_HINT)
+                time.sleep(_LOOK_SECONDS)
+                continue
             with _alone(own.starting):
                 # Whoever had the lock before us may have started one.
                 connection = self._connected(own)

@@ -28,6 +28,8 @@ from milligpu.wire.limits import LimitsPage
 
 log = logging.getLogger(__name__)
 
+_NODE_HINT = "commands on a cluster node get what its agent sets aside: milligpu agent --reserve"
+
 
 class Keeper:
     """The sessions and the queue of one machine."""
@@ -41,8 +43,12 @@ class Keeper:
         name: str,
         now: Callable[[], float],
         watch: Callable[[Session], None],
+        settled: bool = False,
     ) -> None:
-        """`watch` is told of each session that starts, and says with `ended` when its command has gone."""
+        """`watch` is told of each session that starts, and says with `ended` when its command has gone.
+
+        `settled`: pods are on the cards, too.
+        """
         self.disk = sessions
         self.queue = Queue()
         self.sessions: dict[str, Session] = {}
@@ -59,7 +65,8 @@ class Keeper:
         self._now = now
         self._watch = watch
         self._machine: Machine | None = None
-        self.books = Books(name, ())
+        self._settled = settled
+        self.books = Books(name, (), settled=settled)
 
     @property
     def busy(self) -> bool:
@@ -74,8 +81,13 @@ class Keeper:
     def machine(self) -> Machine:
         """This machine's GPUs; looked for again whenever nobody is on any."""
         if self._machine is None or not self.sessions:
-            self._machine = self.hardware.find()
-            self.books = Books(self._name, self._machine.gpus)
+            return self.look_again()
+        return self._machine
+
+    def look_again(self) -> Machine:
+        """The GPUs as they are now, whoever is on them."""
+        self._machine = self.hardware.find()
+        self.books = Books(self._name, self._machine.gpus, settled=self._settled)
         return self._machine
 
     def recover(self) -> Sequence[str]:
@@ -116,7 +128,7 @@ class Keeper:
         if never is not None:
             raise NoCapacity(
                 f"{describe_share(wish.share)} cannot be had on this machine: {self._cards(never)}",
-                hint="no waiting helps; see: milligpu top --once",
+                hint=_NODE_HINT if self._settled else "no waiting helps; see: milligpu top --once",
             )
         self.queue.add(waiting)
         self.serve_queue()

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from milligpu.agent.audit import Seen
 from milligpu.agent.claims import MACHINE, Claims
@@ -37,7 +38,27 @@ class Machine:
     """The folder of the software GPUs' sockets."""
 
 
-class Hardware:
+class Hardware(Protocol):
+    """Where GPUs come from."""
+
+    def find(self) -> Machine:
+        """What there is now."""
+        ...
+
+    def context_bytes(self, gpu: Gpu) -> int:
+        """What each context takes of such a card before anything is allocated in it."""
+        ...
+
+    def seen(self) -> list[Seen]:
+        """Who is on which GPU, as the driver counts it."""
+        ...
+
+    def close(self) -> None:
+        """Nobody needs it any more."""
+        ...
+
+
+class OwnHardware:
     """Finds the GPUs, asks how they stand, and starts and stops those in software."""
 
     def __init__(self, places: Places, env: Mapping[str, str]) -> None:
@@ -69,21 +90,7 @@ class Hardware:
 
     def seen(self) -> list[Seen]:
         """Who is on which GPU, as the driver counts it."""
-        try:
-            readings = self._cards.read() if self._cards else ()
-        except Unavailable:
-            return []
-        return [
-            Seen(
-                reading.uuid,
-                process.pid,
-                process.memory,
-                None if process.utilisation is None else process.utilisation * 10,
-            )
-            for reading in readings
-            if isinstance(reading, Reading)
-            for process in reading.processes
-        ]
+        return seen_of(self._cards) if self._cards else []
 
     def close(self) -> None:
         """Nobody needs it any more: end the software GPUs, unless somebody else started them."""
@@ -125,6 +132,25 @@ class Hardware:
         ctypes.CDLL(str(management), ctypes.RTLD_GLOBAL)
         self._cards = Cards()
         return Machine(self._cards.gpus(), Drivers(library(f"softgpu/{CUDA}"), management), folder)
+
+
+def seen_of(cards: Cards) -> list[Seen]:
+    """Who is on which card, as the driver counts it; nobody when it does not answer."""
+    try:
+        readings = cards.read()
+    except Unavailable:
+        return []
+    return [
+        Seen(
+            reading.uuid,
+            process.pid,
+            process.memory,
+            None if process.utilisation is None else process.utilisation * 10,
+        )
+        for reading in readings
+        if isinstance(reading, Reading)
+        for process in reading.processes
+    ]
 
 
 def _opened(name: str) -> Path:

@@ -1,6 +1,7 @@
 """Where an agent is found on a machine."""
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ SERVICE = Path("/run/milligpu/agent")
 """Of an agent that an admin runs for everybody."""
 # Beyond this the paths of a tenant's sockets, which lie deeper, would not fit into a socket address (108 bytes).
 _DEPTH_MAX = 70
+# As many commands as a script may start at once.
+_BACKLOG = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ class Places:
         return self.folder / "agent.log"
 
     @property
+    def node(self) -> Path:
+        """There when the agent of a cluster node serves here: nobody else may give its GPUs to commands."""
+        return self.folder / "node"
+
+    @property
     def sessions(self) -> Path:
         """A folder for each session."""
         return self.folder / "sessions"
@@ -60,3 +68,13 @@ class Places:
     def own_softgpu(self) -> Path:
         """There while the agent runs software GPUs that it started itself."""
         return self.folder / "softgpu-started"
+
+
+def listen(path: Path, mode: int) -> socket.socket:
+    """A socket for clients."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listener.bind(str(path))
+    path.chmod(mode)
+    listener.listen(_BACKLOG)
+    return listener

@@ -21,8 +21,8 @@ from typing import Any
 
 from milligpu.agent.arbiter import Arbiter
 from milligpu.agent.keeper import Keeper
-from milligpu.agent.machine import Hardware
-from milligpu.agent.places import Places
+from milligpu.agent.machine import Hardware, OwnHardware
+from milligpu.agent.places import Places, listen
 from milligpu.agent.processes import Process, members, memory_maps
 from milligpu.agent.protocol import LINE_MAX
 from milligpu.agent.rounds import Rounds
@@ -32,8 +32,6 @@ from milligpu.model.errors import Unavailable
 
 # An agent that dies more often than this has a reason that another start does not cure.
 _RESTARTS, _WITHIN_SECONDS = 10, 10.0
-# As many commands as a script may start at once.
-_BACKLOG = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def run(settings: Settings) -> int:
                 f"an agent runs already: {places.folder}", hint="milligpu ps shows who needs it"
             ) from None
         return 0
-    listener = _listen(places.socket, 0o666 if shared else 0o600)
+    listener = listen(places.socket, 0o666 if shared else 0o600)
     if not settings.foreground:
         if os.fork():
             os._exit(0)
@@ -88,15 +86,6 @@ def run(settings: Settings) -> int:
     finally:
         # Before the lock goes with this process: nobody connects to a socket that no one serves.
         places.socket.unlink(missing_ok=True)
-
-
-def _listen(path: Path, mode: int) -> socket.socket:
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    listener.bind(str(path))
-    path.chmod(mode)
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def _detach(log: Path) -> None:
@@ -140,13 +129,13 @@ def _agent(settings: Settings, places: Places, listener: socket.socket) -> int:
 
 
 async def _serve(settings: Settings, places: Places, listener: socket.socket) -> None:
-    hardware = Hardware(places, os.environ)
+    hardware = OwnHardware(places, os.environ)
     sessions = Sessions(places.sessions)
     arbiter = Arbiter()
     service = Service(
         lambda watch: Keeper(sessions, hardware, arbiter, name=platform.node(), now=time.time, watch=watch),
         lambda keeper: Rounds(keeper, time.monotonic, kill=settings.kill),
-        lambda session: _leftovers(hardware, sessions, session),
+        lambda session: leftovers(hardware, sessions, session),
     )
     service.start()
     stop = asyncio.Event()
@@ -167,7 +156,7 @@ async def _serve(settings: Settings, places: Places, listener: socket.socket) ->
         hardware.close()
 
 
-def _leftovers(hardware: Hardware, sessions: Sessions, session: str) -> list[Process]:
+def leftovers(hardware: Hardware, sessions: Sessions, session: str) -> list[Process]:
     """A session's processes that have a GPU open: they map its pages, or the driver names them."""
     driving = {seen.pid for seen in hardware.seen()}
     return [

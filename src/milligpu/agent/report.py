@@ -53,8 +53,8 @@ class Reporter:
             model=gpu.model,
             milli=gpu.milli,
             mib=gpu.mib,
-            free_milli=0 if whole else gpu.milli - sum(share.milli for _, share in shares),
-            free_mib=0 if whole else gpu.mib - sum(share.mib for _, share in shares),
+            free_milli=0 if whole else gpu.usable - sum(share.milli for _, share in shares),
+            free_mib=0 if whole else gpu.usable_mib - sum(share.mib for _, share in shares),
             used_mib=used,
             policy=shares[0][0].grant.policy if shares and not whole else None,
         )

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from milligpu.agent import protocol
 from milligpu.agent.keeper import Keeper
-from milligpu.agent.processes import Process, peer
+from milligpu.agent.processes import Process, peer, session_of
 from milligpu.agent.protocol import Ask, Done, Message, Resize, Take
 from milligpu.agent.record import Session
 from milligpu.agent.report import Reporter
@@ -55,6 +55,10 @@ class Service:
     def busy(self) -> bool:
         """Whether anybody needs this agent."""
         return bool(self.keeper.busy or self._clients or self._tasks)
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process was started in a session."""
+        return session_of(pid) in self.keeper.sessions
 
     def start(self) -> None:
         """Take over what an agent before this one left, and see what it uses before anything is granted."""

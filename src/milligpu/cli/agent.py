@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from milligpu.model.units import GPUS_MAX, Milli, parse_fraction, parse_whole
 from milligpu.node.settings import EVICT_AFTER_S, Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -26,8 +27,20 @@ _OPTIONS = (
     _folder("--cdi-dir", "/var/run/cdi"),
     _folder("--state-dir", "/var/lib/milligpu"),
     _folder("--run-dir", "/run/milligpu"),
+    click.option(
+        "--reserve",
+        multiple=True,
+        metavar="[GPU=]PART",
+        help="Set aside a part of each card, or of card number GPU, for `milligpu run` on this node.",
+    ),
     click.option("--listen", default="0.0.0.0:9400", show_default=True, help="For metrics and statistics."),
 )
+
+
+def _reserved(text: str) -> tuple[int | None, Milli]:
+    number, found, part = text.rpartition("=")
+    index = parse_whole("--reserve", number, 0, GPUS_MAX - 1) if found else None
+    return index, parse_fraction("--reserve", part, zero=True)
 
 
 def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,10 +56,12 @@ def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
         state_dir: Path,
         run_dir: Path,
         listen: str,
+        reserve: tuple[str, ...],
         **rest: Any,
     ) -> Any:
         name = node or os.environ.get("NODE_NAME") or socket.gethostname()
-        settings = Settings(name, kubeconfig, kubelet_dir, cdi_dir, state_dir, run_dir, listen)
+        parts = dict(map(_reserved, reserve))
+        settings = Settings(name, kubeconfig, kubelet_dir, cdi_dir, state_dir, run_dir, listen, reserve=parts)
         return function(settings=settings, **rest)
 
     for option in reversed(_OPTIONS):

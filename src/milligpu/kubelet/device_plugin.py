@@ -4,7 +4,9 @@ Slots are anonymous: they only count. Whose they became is asked of the pod-reso
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -27,6 +29,8 @@ SOCKET_PATH_MAX = 107
 # While no plugin is registered, the kubelet rejects pods for good: notice its restart quickly. Two stats cost 5 us.
 _POLL_S = 0.1
 _REGISTER_TIMEOUT_S = 5.0
+# A successor registers within moments; the kubelet waits for an answer as long as it takes.
+_SUCCESSOR_S = 30.0
 
 Allocate = Callable[[Sequence[str]], Awaitable[str]]
 """Given the slots of one container, the CDI device name that it will need to start."""
@@ -39,11 +43,15 @@ class DevicePlugin:
         self._folder = folder
         self._resource = resource
         self._allocate = allocate
-        self._socket = folder / f"{SOCKET_PREFIX}{resource.replace('/', '-')}.sock"
+        self._name = f"{SOCKET_PREFIX}{resource.replace('/', '-')}-"
+        # A new agent's socket stands beside that of the one before.
+        self._socket = folder / f"{self._name}{secrets.token_hex(3)}.sock"
         if len(str(self._socket)) > SOCKET_PATH_MAX:
             raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters, as Linux has it")
         self._slots: frozenset[str] = frozenset()
-        self._changed = asyncio.Event()
+        self._listeners: list[asyncio.Event] = []
+        self._again = asyncio.Event()
+        self._retired = False
         self.registered = asyncio.Event()
         """Set while the kubelet knows us."""
 
@@ -58,25 +66,68 @@ class DevicePlugin:
             if not 1 <= len(slot) <= SLOT_MAX:
                 raise BadRequest("slot", slot, f"1 to {SLOT_MAX} characters")
         self._slots = found
-        self._changed.set()
+        for listener in self._listeners:
+            listener.set()
 
     async def run(self) -> None:
         """Serve and stay registered until cancelled; a restarted kubelet is registered with anew."""
+        for left in self._folder.glob(f"{self._name}*.sock"):
+            left.unlink(missing_ok=True)
         while True:
             kubelet = await self._kubelet_socket()
             self._socket.unlink(missing_ok=True)
             server = await rpc.serve(self._socket, f"{VERSION}.DevicePlugin", self._methods())
             try:
-                if await self._register():
-                    self.registered.set()
-                    while self._identity(self._folder / KUBELET_SOCKET) == kubelet and self._socket.exists():
-                        await asyncio.sleep(_POLL_S)
-                else:
-                    await asyncio.sleep(_POLL_S)
+                await self._stay_registered(kubelet)
             finally:
                 self.registered.clear()
                 await server.stop(grace=None)
                 self._socket.unlink(missing_ok=True)
+
+    async def _stay_registered(self, kubelet: tuple[int, int]) -> None:
+        """As long as it is this kubelet, whenever it lets go of us."""
+        while self._retired or (self._identity(self._folder / KUBELET_SOCKET) == kubelet and self._socket.exists()):
+            if not self.registered.is_set() or self._again.is_set():
+                self._again.clear()
+                if await self._register(self._socket):
+                    self.registered.set()
+                else:
+                    self.registered.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._again.wait(), _POLL_S)
+
+    def register_again(self) -> None:
+        """The kubelet may have let go of us."""
+        if not self._retired:
+            self._again.set()
+
+    async def disown(self) -> None:
+        """Make the kubelet forget whose stream is whose, so that the end of a predecessor's is not taken for ours.
+
+        A kubelet remembers one client per resource, and when any stream of it ends, disconnects whichever
+        it remembers. A registration that fails leaves it with none, and what it has of us in use.
+        """
+        nobody = self._socket.with_suffix(".none")
+        server = await rpc.serve(nobody, "milligpu.Nobody", {})
+        try:
+            await self._register(nobody)
+        finally:
+            await server.stop(grace=None)
+            nobody.unlink(missing_ok=True)
+
+    def retire(self) -> None:
+        """A successor has registered, or is about to: keep the stream, and pass on what is asked of us still."""
+        self._retired = True
+
+    async def _pass_on(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        async with asyncio.timeout(_SUCCESSOR_S):
+            while not (
+                others := [each for each in self._folder.glob(f"{self._name}*.sock") if each != self._socket]
+            ):
+                await asyncio.sleep(_POLL_S)
+        async with rpc.channel(others[0]) as successor:
+            method = f"/{VERSION}.DevicePlugin/Allocate"
+            return await rpc.call(successor, method, request, pb.AllocateResponse, _SUCCESSOR_S)
 
     async def _kubelet_socket(self) -> tuple[int, int]:
         while (found := self._identity(self._folder / KUBELET_SOCKET)) is None:
@@ -92,9 +143,9 @@ class DevicePlugin:
             return None
         return found.st_ino, found.st_ctime_ns
 
-    async def _register(self) -> bool:
+    async def _register(self, socket: Path) -> bool:
         """Tell the kubelet about us; one that is still starting, or just going, is met again."""
-        request = pb.RegisterRequest(version=VERSION, endpoint=self._socket.name, resource_name=self._resource)
+        request = pb.RegisterRequest(version=VERSION, endpoint=socket.name, resource_name=self._resource)
         async with rpc.channel(self._folder / KUBELET_SOCKET) as kubelet:
             try:
                 method = f"/{VERSION}.Registration/Register"
@@ -114,12 +165,24 @@ class DevicePlugin:
         return pb.DevicePluginOptions()
 
     async def _on_list(self, _request: pb.Empty) -> AsyncIterator[pb.ListAndWatchResponse]:
-        while True:
-            self._changed.clear()
-            yield pb.ListAndWatchResponse(devices=[pb.Device(ID=slot, health="Healthy") for slot in self._slots])
-            await self._changed.wait()
+        changed = asyncio.Event()
+        self._listeners.append(changed)
+        try:
+            while True:
+                changed.clear()
+                yield pb.ListAndWatchResponse(
+                    devices=[pb.Device(ID=slot, health="Healthy") for slot in self._slots]
+                )
+                await changed.wait()
+        finally:
+            latest = self._listeners[-1] is changed
+            self._listeners.remove(changed)
+            if latest:
+                self.register_again()
 
     async def _on_allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        if self._retired:
+            return await self._pass_on(request)
         names = [await self._allocate(tuple(each.devices_ids)) for each in request.container_requests]
         return pb.AllocateResponse(
             container_responses=[

@@ -114,7 +114,7 @@ class Gpu:
     milli: Milli = WHOLE
     """1000, or less for a vGPU: a VM with half a card has 500."""
     reserved: Milli = Milli(0)
-    """Set aside for plain commands on the node; pods never get it."""
+    """Set aside for plain commands on the node, with the same part of the memory; pods never get it."""
     numa: int = 0
     capability: Capability = Capability(7, 0)
     ecc: bool = False
@@ -123,6 +123,16 @@ class Gpu:
     mode: Mode = Mode.SHARE
     state: State = State.OK
     reason: str = ""
+
+    @property
+    def usable(self) -> Milli:
+        """What is not set aside."""
+        return Milli(self.milli - self.reserved)
+
+    @property
+    def usable_mib(self) -> Mib:
+        """The same part of its memory; rounded down, so that both parts are never more than the card."""
+        return self.mib_of(self.usable)
 
     def mib_of(self, milli: int) -> Mib:
         """That fraction of the physical card's memory; a half-card's 500 milli are all it has."""

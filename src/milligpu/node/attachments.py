@@ -6,10 +6,10 @@ that it needs.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from milligpu.agent.slots import Slot
+from milligpu.agent.slots import FRAME, Slot
 from milligpu.agent.tenant import CUDA, NVML, USAGE, Drivers, Tenant, limits_page
 from milligpu.model.errors import BadFormat
 from milligpu.model.grant import GpuShare
@@ -43,12 +43,23 @@ class _Record(Document, frozen=True):
 class Attachments:
     """All containers of this node that hold something."""
 
-    def __init__(self, folder: Path, cdi: Path, driver: Driver, ours: Mapping[str, Path]) -> None:
-        """`ours` are the libraries that stand in the driver's place, by the driver's names."""
+    def __init__(
+        self,
+        folder: Path,
+        cdi: Path,
+        driver: Driver,
+        ours: Mapping[str, Path],
+        frame: Callable[[str], Slot] = lambda _gpu: FRAME,
+    ) -> None:
+        """`ours` are the libraries that stand in the driver's place, by the driver's names.
+
+        `frame` is the part of a card's frame that is for pods.
+        """
         self._folder = folder
         self._cdi = cdi
         self._driver = driver
         self._ours = ours
+        self._frame = frame
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.held = {each.name: each for each in self._found()}
@@ -126,12 +137,11 @@ class Attachments:
                 self.tenant(name).change(page)
                 self._written[name] = page
 
-    @staticmethod
-    def _slots(held: Mapping[str, Attached]) -> dict[str, dict[str, Slot]]:
+    def _slots(self, held: Mapping[str, Attached]) -> dict[str, dict[str, Slot]]:
         found: dict[str, dict[str, Slot]] = {name: {} for name in held}
         for gpu in {share.gpu for each in held.values() for share in shares(each) if not share.whole}:
             here = [each for each in held.values() if any(share.gpu == gpu for share in shares(each))]
-            for name, slot in frame(gpu, here).items():
+            for name, slot in frame(gpu, here, self._frame(gpu)).items():
                 found[name][gpu] = slot
         return found
 

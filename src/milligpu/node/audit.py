@@ -6,7 +6,7 @@ the tenant's folder that is mounted in it names the container. Neither can be ch
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -38,11 +38,15 @@ log = structlog.get_logger()
 class NodeAudit:
     """Compares what the driver counts for each process with what its container was given."""
 
-    def __init__(self, api: Api, node: str, cards: CardWatch, attachments: Attachments) -> None:
+    def __init__(
+        self, api: Api, node: str, cards: CardWatch, attachments: Attachments, elsewhere: Callable[[int], bool]
+    ) -> None:
+        """`elsewhere` says of a process that somebody else looks after it, as after commands on the node."""
         self._api = api
         self._reporter = ("milligpu.dev/agent", node)
         self._cards = cards
         self._attachments = attachments
+        self._elsewhere = elsewhere
         self._auditor = Auditor()
         self._counts: Counter[tuple[str, str]] = Counter()
 
@@ -64,6 +68,7 @@ class NodeAudit:
         seen = [
             Seen(reading.uuid, each.pid, each.memory, None if each.utilisation is None else each.utilisation * 10)
             for each in reading.processes
+            if not self._elsewhere(each.pid)
         ]
         owners = {each.pid: owner.name for each in seen if (owner := owner_of(each.pid, here))}
         granted = [

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from milligpu.devices.events import XidEvents
 from milligpu.devices.health import Record, judge, note_observation, note_xid
 from milligpu.devices.reading import Lost, Reading, Vitals, XidEvent
 from milligpu.model.gpu import Gpu, State
+from milligpu.model.units import Milli
 from milligpu.wire.orders import Orders
 
 LOOK_S = 1.0
@@ -23,8 +24,13 @@ class CardWatch:
     """The cards as the inventory shows them: what they are, and whether they may be used."""
 
     def __init__(
-        self, cards: Cards, changed: Callable[[], None], now: Callable[[], float] = time.monotonic
+        self,
+        cards: Cards,
+        changed: Callable[[], None],
+        reserved: Callable[[int, Gpu], Milli] = lambda _index, _gpu: Milli(0),
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`reserved` is what an admin sets aside of a card for commands on the node."""
         self._cards = cards
         self._changed = changed
         self._now = now
@@ -36,7 +42,11 @@ class CardWatch:
         """What `read` last read of each card that answers."""
         self._reported: list[XidEvent] = []
         self._wake = asyncio.Event()
-        self._bare = {gpu.uuid: replace(gpu, state=State.OK, reason="") for gpu in cards.gpus()}
+        self._bare = {
+            gpu.uuid: replace(gpu, state=State.OK, reason="", reserved=reserved(index, gpu))
+            for index, gpu in enumerate(cards.gpus())
+        }
+        self._kept: dict[str, Milli] = {}
         self.gpus: dict[str, Gpu] = dict(self._bare)
 
     async def read(self) -> None:
@@ -77,6 +87,11 @@ class CardWatch:
         self._orders = orders
         self._judge()
 
+    def keep(self, parts: Mapping[str, Milli]) -> None:
+        """What commands hold is set aside for them, also where an admin has since set aside less."""
+        self._kept = dict(parts)
+        self._judge()
+
     def _on_xid(self, event: XidEvent) -> None:
         self.xids[event.uuid] = self.xids.get(event.uuid, 0) + 1
         self._reported.append(event)
@@ -101,6 +116,7 @@ class CardWatch:
             self._changed()
 
     def _judged(self, gpu: Gpu) -> Gpu:
+        gpu = replace(gpu, reserved=max(gpu.reserved, self._kept.get(gpu.uuid, Milli(0))))
         health = judge(self._records.get(gpu.uuid, Record()))
         if health.state is State.OK and gpu.uuid in self._orders.cordoned:
             return replace(gpu, state=State.CORDONED, reason=self._orders.cordoned[gpu.uuid])

@@ -104,8 +104,8 @@ def _check_sums(tenancy: Tenancy, here: Here, others: Iterable[Tenancy]) -> Prob
         card, beside = here.cards[gpu], [amount for (_, on), amount in taken.items() if on == gpu]
         milli = demand.milli + sum(other.milli for other in beside)
         mib = demand.mib + sum(other.mib for other in beside)
-        if milli > card.milli - card.reserved or mib > card.mib or (beside and demand.whole):
-            want, have = f"{milli} milli and {mib} MiB", f"{card.milli - card.reserved} and {card.mib}"
+        if milli > card.usable or mib > card.usable_mib or (beside and demand.whole):
+            want, have = f"{milli} milli and {mib} MiB", f"{card.usable} and {card.usable_mib}"
             return Problem(Fault.OVERCOMMIT, f"with those who hold it now GPU {gpu} would give {want} of {have}")
     return None
 

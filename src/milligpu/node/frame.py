@@ -6,7 +6,7 @@ so that a pod takes no more of the frame than it was granted of the card.
 
 from collections.abc import Iterable, Mapping
 
-from milligpu.agent.slots import Slot, divide
+from milligpu.agent.slots import FRAME, Slot, divide
 from milligpu.model.footprint import held
 from milligpu.model.request import Kind
 from milligpu.model.units import Milli
@@ -14,8 +14,8 @@ from milligpu.node.attach import Attached
 from milligpu.node.checks import Tenancy
 
 
-def frame(gpu: str, here: Iterable[Attached]) -> dict[str, Slot]:
-    """The slots on one card of those who share it, by their names."""
+def frame(gpu: str, here: Iterable[Attached], within: Slot = FRAME) -> dict[str, Slot]:
+    """The slots on one card of those who share it, by their names; `within` is the part of the frame for them."""
     containers = {each.name: each for each in here}
     if not containers:
         return {}
@@ -24,7 +24,7 @@ def frame(gpu: str, here: Iterable[Attached]) -> dict[str, Slot]:
     keys = {name: containers[name].tenancy.uid if milli else name for name, (_, milli) in parts.items()}
     wholes = {keys[name]: _peak(each.tenancy, gpu) if parts[name][1] else 0 for name, each in containers.items()}
     policy = next(iter(containers.values())).tenancy.grant.policy
-    slots = divide([(key, Milli(milli)) for key, milli in wholes.items()], policy)
+    slots = divide([(key, Milli(milli)) for key, milli in wholes.items()], policy, within)
     return {name: _within(slots[keys[name]], *part, wholes[keys[name]]) for name, part in parts.items()}
 
 

@@ -81,7 +81,6 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until cancelled. Containers that have all they need start without us, so nothing here may stop it."""
-        await self._recover()
         while True:
             self._wake.clear()
             wait_s = _UNSURE_S
@@ -92,7 +91,8 @@ class Reconciler:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait_s)
 
-    async def _recover(self) -> None:
+    def recover(self) -> None:
+        """Take over what an agent before this one left: containers wait for their turns."""
         self._attachments.restore()
         for each in self._attachments.held.values():
             self._leases.add(each, self._attachments)

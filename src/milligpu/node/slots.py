@@ -15,8 +15,7 @@ from milligpu.model.gpu import Gpu, State
 def share_capacity(gpus: Iterable[Gpu], held: dict[str, Demand]) -> int:
     """Milli-GPU: all of the cards that may be used, and of the others what is in use."""
     return sum(
-        gpu.milli - gpu.reserved if gpu.state is State.OK else held[gpu.uuid].milli if gpu.uuid in held else 0
-        for gpu in gpus
+        gpu.usable if gpu.state is State.OK else held[gpu.uuid].milli if gpu.uuid in held else 0 for gpu in gpus
     )
 
 

@@ -119,8 +119,8 @@ def _sized(key: SpecKey, kind: CardKind, demands: tuple[Demand, ...]) -> Need:
     if largest.milli > kind.usable:
         return Need(demands, Reason.TOO_LARGE, largest.milli, kind.usable)
     memory = max(demand.mib for demand in demands)
-    if memory > kind.mib:
-        return Need(demands, Reason.TOO_LARGE, memory, kind.mib)
+    if memory > kind.usable_mib:
+        return Need(demands, Reason.TOO_LARGE, memory, kind.usable_mib)
     return Need(demands)
 
 

@@ -53,6 +53,11 @@ class CardKind:
         """The milli-GPU of an empty card that pods can get."""
         return self.milli - self.reserved
 
+    @property
+    def usable_mib(self) -> int:
+        """And its memory."""
+        return self.mib * self.usable // self.milli
+
 
 NO_CARDS = CardKind("", 1, 1, 1, Capability(0, 0), False, Policy.FIXED, Mode.WHOLE)
 """The kind of a row without cards."""
@@ -183,8 +188,8 @@ class Snapshot:
             self.memory[row] = node.memory_mib or UNCOUNTED
             for column, gpu in enumerate(gpus):
                 self.cell_of[node.name, gpu.uuid] = row, column
-                self.milli[row, column] = gpu.milli - gpu.reserved
-                self.mib[row, column] = gpu.mib
+                self.milli[row, column] = gpu.usable
+                self.mib[row, column] = gpu.usable_mib
                 self.open[row, column] = gpu.state is State.OK
                 self._state_of[node.name, gpu.uuid] = gpu.state
             self._changed(row)

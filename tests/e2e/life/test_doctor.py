@@ -10,6 +10,7 @@ import pytest
 from devcluster.platform import GpuNode
 from devcluster.wait import until
 from milligpu.model import names
+from milligpu.model.gpu import State
 from milligpu.softgpu.start import inject_fault
 from tests.e2e.life.conftest import on_node
 
@@ -46,7 +47,7 @@ def test_everything_passes_on_a_node_that_works(gpu_node: GpuNode) -> None:
     [
         ("--runtime-socket", "/run/nobody.sock", "container runtime"),
         ("--cdi-dir", "/run/elsewhere", "CDI"),
-        ("--state-dir", "/proc/nowhere", "state folder"),
+        ("--state-dir", "/etc/hostname/milligpu", "state folder"),
         ("--node", "stranger", "node"),
         ("--listen", "127.0.0.1:1", "agent"),
     ],
@@ -79,9 +80,11 @@ def test_another_plugin_for_the_same_cards_is_found(gpu_node: GpuNode) -> None:
 def test_a_sick_card_and_one_without_an_agent_are_found(gpu_node: GpuNode) -> None:
     inject_fault(gpu_node.cards, "0", {"lost": True})
     found = findings(gpu_node)
-    assert not found["gpu 0"]["passed"]
     inject_fault(gpu_node.cards, "0", {"clear": True})
+    assert not found["gpu 0"]["passed"]
+    until("the card to be well", lambda: gpu_node.inventory()[0].state is State.OK, 60)
     gpu_node.agent.kill()
-    assert "agent" in failed(gpu_node)
+    without = failed(gpu_node)
     gpu_node.start()
+    assert "agent" in without
     until("the slots to be back", lambda: gpu_node.allocatable(names.VGPU) == 1000, 60)

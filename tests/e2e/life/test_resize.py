@@ -36,7 +36,8 @@ while True:
     if order:
         os.remove("/tmp/order")
     if order[:1] == ["take"]:
-        print("take", order[1], cuda.cuMemAlloc_v2(ctypes.byref(block), int(order[1]) << 20), flush=True)
+        size = ctypes.c_size_t(int(order[1]) << 20)
+        print("take", order[1], cuda.cuMemAlloc_v2(ctypes.byref(block), size), flush=True)
     if order[:1] == ["give"]:
         print("give", cuda.cuMemFree_v2(block), flush=True)
     check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
@@ -127,14 +128,14 @@ def test_growth_waits_for_what_is_not_free_and_comes_when_it_is(gpu_node: GpuNod
 
 def test_memory_in_use_above_a_lowered_cap_is_given_to_nobody(gpu_node: GpuNode, namespace: str) -> None:
     start(gpu_node, namespace, "a", 500, 20480)
-    order(gpu_node, namespace, "a", "take 16384")
-    assert says(gpu_node, namespace, "a", "take 16384") == "take 16384 0"
-    annotate(gpu_node, namespace, "a", '{"main": {"mib": 8192}}')
-    says(gpu_node, namespace, "a", "total 8192")
+    order(gpu_node, namespace, "a", "take 4096")
+    assert says(gpu_node, namespace, "a", "take 4096") == "take 4096 0"
+    annotate(gpu_node, namespace, "a", '{"main": {"mib": 1024}}')
+    says(gpu_node, namespace, "a", "total 1024")
     order(gpu_node, namespace, "a", "take 1")
     assert says(gpu_node, namespace, "a", "take 1 ") == f"take 1 {OUT_OF_MEMORY}"
 
-    resources = {names.VGPU: "500", names.VGPU_MEMORY: "30720"}
+    resources = {names.VGPU: "500", names.VGPU_MEMORY: "38912"}
     late = pod("late", ["python3", "-c", PROGRAM], resources=resources, image=images.CUDA.reference)
     gpu_node.cluster.client.create(late, namespace=namespace)
     until("a word on why it waits", lambda: told(gpu_node.cluster, namespace, "late", "GPUOverCommitted"), 60)

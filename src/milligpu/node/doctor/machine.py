@@ -21,14 +21,15 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def driver(env: Mapping[str, str]) -> Iterable[Finding]:
     """NVML answers, each card is well, and what containers need of the driver is there."""
     with Cards() as cards:
-        count = len(cards.handles())
+        count = cards.nvml.count()
         version = cards.nvml.ask("nvmlSystemGetDriverVersion")
         if not count:
             yield bad("driver", f"version {version}, but no GPU", "see dmesg, lspci | grep -i nvidia, nvidia-smi")
             return
         yield good("driver", f"version {version}, {count} GPUs")
         yield from (_health(seen) for seen in cards.read())
-        yield from _libraries_and_devices(cards, env)
+        if cards.handles():
+            yield from _libraries_and_devices(cards, env)
 
 
 def _health(seen: Observation) -> Finding:
@@ -83,7 +84,7 @@ def folders(settings: Settings) -> Iterable[Finding]:
     own = {"state folder": settings.state, "run folder": settings.run, "CDI folder": settings.cdi}
     for what, folder in own.items():
         there = next(each for each in (folder, *folder.parents) if each.exists())
-        if os.access(there, os.W_OK | os.X_OK):
+        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
             yield good(what, f"{folder} can be written")
         else:
             yield bad(what, f"{there} cannot be written", "run the agent as root")
