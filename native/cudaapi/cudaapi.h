@@ -23,6 +23,10 @@ extern const unsigned cudaapi_proc_count;
 extern const struct cudaapi_error cudaapi_errors[];
 extern const unsigned cudaapi_error_count;
 
+/* What a null stream stands for in this thread, of a library that is a driver: CU_STREAM_LEGACY, and within the variants
+ * of functions that are for the per-thread default stream CU_STREAM_PER_THREAD. */
+extern _Thread_local CUstream cudaapi_null_stream;
+
 /* Every stub ends here; the library decides what to do with the name. */
 CUresult cudaapi_missing(const char *symbol);
 

@@ -57,33 +57,17 @@ static void context_end(struct context *context)
         }
     pthread_mutex_unlock(&all_lock);
     memory_free_context(context);
-    while (context->streams) {
-        struct stream *stream = context->streams;
-        handle_drop(HANDLE_STREAM, stream->handle);
-        stream_drop(stream);
-    }
+    streams_close(context);
     card_call(context->card, WIRE_CONTEXT_CLOSE, &context->slot, sizeof context->slot, 0, 0, 0);
 }
 
 /* ---- all of them, for checkpoints ---- */
-static bool idle(struct context *context)
-{
-    bool busy = false;
-    pthread_mutex_lock(&context->lock);
-    if (modelled(context))
-        modelled_progress(context->legacy);
-    for (struct stream *stream = context->streams; stream; stream = stream->next)
-        busy |= atomic_load(&stream->completed) < stream->submitted;
-    pthread_mutex_unlock(&context->lock);
-    return !busy;
-}
-
 bool contexts_idle(void)
 {
     bool quiet = true;
     pthread_mutex_lock(&all_lock);
     for (struct context *context = all; context; context = context->next)
-        quiet &= idle(context);
+        quiet &= !context_busy(context, false);
     pthread_mutex_unlock(&all_lock);
     return quiet;
 }

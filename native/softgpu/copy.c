@@ -23,16 +23,17 @@ static CUresult submit_copy(struct stream *stream, uintptr_t to, uintptr_t from,
 static CUresult copy_now(uintptr_t to, bool to_device, uintptr_t from, bool from_device, size_t size)
 {
     struct context *context;
-    CUresult status = context_current(&context);
+    struct stream *stream;
+    CUresult status = context_of_stream(0, &context, &stream);
     if (!status)
-        status = context_drain(context, true);
+        status = stream_settle(stream);
     if (status || !size)
         return status;
     if (!to || !from || (to_device && !device_side(to, size)) || (from_device && !device_side(from, size)))
         return CUDA_ERROR_INVALID_VALUE;
     if (modelled(context)) {
-        status = submit_copy(context->legacy, to, from, size);
-        return status ? status : stream_wait(context->legacy, context->legacy->submitted);
+        status = submit_copy(stream, to, from, size);
+        return status ? status : stream_wait(stream, stream_submitted(stream));
     }
     uint64_t start = now_nanoseconds();
     memmove((void *)to, (const void *)from, size);
@@ -52,7 +53,7 @@ static CUresult copy_later(uintptr_t to, bool to_device, uintptr_t from, bool fr
         return CUDA_ERROR_INVALID_VALUE;
     bool pinned = memory_holds(to, size) && memory_holds(from, size);
     status = submit_copy(stream, to, from, size);
-    return status || pinned ? status : stream_wait(stream, stream->submitted);
+    return status || pinned ? status : stream_wait(stream, stream_submitted(stream));
 }
 
 API cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size)
@@ -183,7 +184,7 @@ API cuMemcpy3D_v2(const CUDA_MEMCPY3D *box)
     CUresult status = context_of_stream(0, &context, &stream);
     if (!status)
         status = copy_submit(stream, box);
-    return status ? status : stream_wait(stream, stream->submitted);
+    return status ? status : stream_wait(stream, stream_submitted(stream));
 }
 
 API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *box, CUstream on)
@@ -195,7 +196,7 @@ API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *box, CUstream on)
         status = copy_submit(stream, box);
     if (status || (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && box->dstMemoryType == CU_MEMORYTYPE_DEVICE))
         return status;
-    return stream_wait(stream, stream->submitted);
+    return stream_wait(stream, stream_submitted(stream));
 }
 
 /* A rectangle is a box that is one deep. */
@@ -256,7 +257,7 @@ static CUresult fill(CUdeviceptr to, uint32_t value, uint32_t unit, size_t count
         work->fill.rows = 1;
     }
     status = stream_submit(stream, work);
-    return status || !wait ? status : stream_wait(stream, stream->submitted);
+    return status || !wait ? status : stream_wait(stream, stream_submitted(stream));
 }
 
 API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) { return fill(to, value, 1, count, 0, true); }

@@ -6,41 +6,51 @@
 
 struct card sg_cards[MOST_CARDS];
 static int card_count;
-static atomic_int initialised;
+/* A child of fork has the driver's state but none of its threads and connections. */
+static atomic_int life; /* of the driver in this process */
+enum { LIFE_NONE, LIFE_READY, LIFE_FORKED };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* As with a real driver, a child of fork has no CUDA; and it must not keep its parent's connections open. */
+/* As with a real driver, such a child has no CUDA; and it must not keep its parent's connections open. */
 static void after_fork(void)
 {
     for (int at = 0; at < card_count; at++) {
         close(sg_cards[at].socket);
         sg_cards[at].socket = -1;
     }
-    card_count = 0;
     checkpoint_forget();
-    atomic_store(&initialised, 0);
+    if (card_count)
+        atomic_store(&life, LIFE_FORKED);
+    card_count = 0;
 }
 
 API cuInit(unsigned flags)
 {
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
+    if (atomic_load(&life) == LIFE_FORKED)
+        return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&lock);
-    if (!atomic_load(&initialised)) {
-        card_count = cards_open(sg_cards);
+    if (!sg_alive() && (card_count = cards_open(sg_cards))) {
         pthread_atfork(0, 0, after_fork);
-        atomic_store(&initialised, card_count > 0);
-        if (card_count)
-            checkpoint_start();
+        atomic_store(&life, LIFE_READY);
+        checkpoint_start();
     }
     pthread_mutex_unlock(&lock);
-    return atomic_load(&initialised) ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+    return sg_alive() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+bool sg_alive(void)
+{
+    return atomic_load_explicit(&life, memory_order_acquire) == LIFE_READY;
 }
 
 CUresult sg_ready(void)
 {
+    if (sg_worker) /* a host function that calls the driver would wait for itself */
+        return CUDA_ERROR_NOT_PERMITTED;
     checkpoint_pass();
-    return atomic_load_explicit(&initialised, memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    return sg_alive() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult sg_card(CUdevice device, struct card **card)

@@ -84,15 +84,12 @@ static bool complete_first(struct stream *stream)
     return true;
 }
 
-void modelled_progress(struct stream *mine)
+void modelled_progress(struct context *context)
 {
-    struct context *context = mine->context;
     bool any = false, more = true;
     see_ends(context);
     while (more) {
         more = false;
-        while (complete_first(mine)) /* it may have been closed, and then is in no list */
-            more = any = true;
         for (struct stream *stream = context->streams; stream; stream = stream->next)
             while (complete_first(stream))
                 more = any = true;
@@ -144,7 +141,7 @@ void modelled_wait(struct stream *stream, uint64_t sequence)
     struct context *context = stream->context;
     pthread_mutex_lock(&context->lock);
     atomic_fetch_add(&context->waiters, 1);
-    for (modelled_progress(stream); atomic_load(&stream->completed) < sequence; modelled_progress(stream))
+    for (modelled_progress(context); atomic_load(&stream->completed) < sequence; modelled_progress(context))
         sleep_for(context, stream->executed >= sequence ? last_job(stream, sequence, 2) : 0, &context->done);
     atomic_fetch_sub(&context->waiters, 1);
     pthread_mutex_unlock(&context->lock);
@@ -159,7 +156,7 @@ void modelled_sleep(struct stream *stream, pthread_cond_t *condition)
         return;
     }
     sleep_for(context, last_job(stream, stream->executed, 2), condition);
-    modelled_progress(stream);
+    modelled_progress(context);
 }
 
 /* ---- doing ---- */
@@ -170,7 +167,7 @@ static void trail(struct stream *stream, struct work *work)
     *stream->trail_end = work;
     stream->trail_end = &work->next;
     stream->executed = work->sequence;
-    modelled_progress(stream);
+    modelled_progress(stream->context);
     if (atomic_load(&stream->context->waiters))
         pthread_cond_broadcast(&stream->context->done);
 }
@@ -190,7 +187,7 @@ static void submit(struct stream *stream, struct work *work, uint64_t duration)
         if (work->job)
             return;
         sleep_for(context, context->ended + 1, &context->done);
-        modelled_progress(stream);
+        modelled_progress(context);
     }
 }
 
@@ -310,15 +307,14 @@ static void call_host(struct stream *stream, struct work *work)
 
 void modelled_perform(struct stream *stream, struct work *work)
 {
-    struct card *card = stream->context->card;
+    if (work_on_engine(stream, work)) {
+        engine_work(stream, work);
+        return;
+    }
     switch (work->kind) {
-    case WORK_COPY:
-        if (!memory_on_card(work->copy.to, card) || !memory_on_card(work->copy.from, card)) {
-            copy(stream, work);
-            break;
-        } /* fall through */
     case WORK_GRID:
-    case WORK_FILL: engine_work(stream, work); break;
+    case WORK_FILL:
+    case WORK_COPY: copy(stream, work); break;
     case WORK_HOST:
     case WORK_CALLBACK: call_host(stream, work); break;
     case WORK_WAIT: wait_for(stream, work); break;

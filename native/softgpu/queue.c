@@ -65,7 +65,7 @@ void stream_keep(struct stream *stream)
     atomic_fetch_add(&stream->references, 1);
 }
 
-static void stream_release(struct stream *stream)
+void stream_release(struct stream *stream)
 {
     if (atomic_fetch_sub(&stream->references, 1) == 1) {
         pthread_cond_destroy(&stream->more);
@@ -73,20 +73,52 @@ static void stream_release(struct stream *stream)
     }
 }
 
-/* Ends a stream: its queue is still worked off, then the worker goes. */
-void stream_drop(struct stream *stream)
+/* Under the lock. */
+static void leave_context(struct stream *stream)
+{
+    struct stream **at = &stream->context->streams;
+    while (*at != stream)
+        at = &(*at)->next;
+    *at = stream->next;
+}
+
+/* Ends a stream: its queue is still worked off, then the worker goes. Until then it is one of its context's streams,
+ * which others wait for. Once is enough, whoever comes first. */
+void stream_close(struct stream *stream)
 {
     struct context *context = stream->context;
     pthread_mutex_lock(&context->lock);
-    struct stream **at = &context->streams;
-    while (*at && *at != stream)
-        at = &(*at)->next;
-    if (*at)
-        *at = stream->next;
+    bool first = !stream->closing;
     stream->closing = true;
+    if (first && !stream->started)
+        leave_context(stream);
     pthread_cond_signal(&stream->more);
     pthread_mutex_unlock(&context->lock);
+    if (!first)
+        return;
+    handle_drop(HANDLE_STREAM, stream->handle);
     stream_release(stream);
+}
+
+/* Any stream that was not closed, kept for the caller. */
+static struct stream *open_stream(struct context *context)
+{
+    pthread_mutex_lock(&context->lock);
+    struct stream *stream = context->streams;
+    while (stream && stream->closing)
+        stream = stream->next;
+    if (stream)
+        stream_keep(stream);
+    pthread_mutex_unlock(&context->lock);
+    return stream;
+}
+
+void streams_close(struct context *context)
+{
+    for (struct stream *stream = open_stream(context); stream; stream = open_stream(context)) {
+        stream_close(stream);
+        stream_release(stream);
+    }
 }
 
 void mark_keep(struct mark *mark)
@@ -102,14 +134,24 @@ void mark_drop(struct mark *mark)
     }
 }
 
+uint64_t stream_submitted(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->submitted, memory_order_acquire);
+}
+
 uint64_t stream_completed(struct stream *stream)
 {
     if (modelled(stream->context)) {
         pthread_mutex_lock(&stream->context->lock);
-        modelled_progress(stream);
+        modelled_progress(stream->context);
         pthread_mutex_unlock(&stream->context->lock);
     }
     return atomic_load(&stream->completed);
+}
+
+bool stream_busy(const struct stream *stream)
+{
+    return atomic_load(&stream->completed) < stream_submitted(stream);
 }
 
 bool mark_reached(struct mark *mark)
@@ -176,35 +218,34 @@ void work_run(struct stream *stream, struct work *work, struct tally *tally)
                     work->copy.width);
 }
 
-/* A copy between host and card takes the copy engine's time; false if it is none. */
-static bool copy_host(struct stream *stream, struct work *work)
+/* Whether this is for the engine that runs kernels; copies between host and card have their own. */
+bool work_on_engine(const struct stream *stream, const struct work *work)
+{
+    const struct card *card = stream->context->card;
+    if (work->kind == WORK_COPY)
+        return memory_on_card(work->copy.to, card) && memory_on_card(work->copy.from, card);
+    return work->kind == WORK_GRID || work->kind == WORK_FILL;
+}
+
+static void copy_host(struct stream *stream, struct work *work)
 {
     struct context *context = stream->context;
     struct tally unused;
     bool in = memory_on_card(work->copy.to, context->card), out = memory_on_card(work->copy.from, context->card);
-    if (in && out)
-        return false;
     size_t bytes = work->copy.rows * work->copy.width;
     uint64_t start = now_nanoseconds();
     work_run(stream, work, &unused);
     account_copy(context, in ? bytes : 0, out ? bytes : 0, now_nanoseconds() - start);
-    return true;
 }
 
+/* What is not for the engine. */
 static void perform(struct stream *stream, struct work *work)
 {
     struct context *context = stream->context;
-    struct tally unused;
     switch (work->kind) {
-    case WORK_COPY:
-        if (copy_host(stream, work))
-            break; /* fall through */
     case WORK_GRID:
     case WORK_FILL:
-        account_begin(context);
-        work_run(stream, work, &unused);
-        account_end(context);
-        break;
+    case WORK_COPY: copy_host(stream, work); break;
     case WORK_HOST:
         if (context_status(context) == CUDA_SUCCESS)
             work->host.function(work->host.argument);
@@ -243,7 +284,7 @@ static struct work *take(struct stream *stream)
 {
     struct context *context = stream->context;
     atomic_store(&stream->idle, true);
-    for (int look = 0; look < LOOKS && !*(struct work *volatile *)&stream->first; look++)
+    for (int look = 0; look < LOOKS && !__atomic_load_n(&stream->first, __ATOMIC_RELAXED); look++)
         __builtin_ia32_pause();
     pthread_mutex_lock(&context->lock);
     while (!stream->first && (!stream->closing || stream->trail)) {
@@ -251,27 +292,57 @@ static struct work *take(struct stream *stream)
         modelled_sleep(stream, &stream->more);
     }
     struct work *work = stream->first;
-    stream->first = 0;
+    __atomic_store_n(&stream->first, 0, __ATOMIC_RELAXED);
     stream->last = &stream->first;
+    if (!work)
+        leave_context(stream);
     pthread_mutex_unlock(&context->lock);
     return work;
 }
 
+/* The engine is busy from the first to the last of what is for it in a row: clocks cost more than small kernels do. */
+static void perform_all(struct stream *stream, struct work *work)
+{
+    struct tally unused;
+    bool busy = false;
+    for (struct work *next; work; work = next) {
+        bool engine = work_on_engine(stream, work);
+        next = work->next;
+        if (engine && !busy)
+            account_begin(stream->context);
+        else if (busy && !engine)
+            account_end(stream->context);
+        if (engine)
+            work_run(stream, work, &unused);
+        else
+            perform(stream, work);
+        if (engine && !next)
+            account_end(stream->context);
+        busy = engine;
+        complete(stream, work->sequence);
+        free(work);
+    }
+}
+
+static void perform_modelled(struct stream *stream, struct work *work)
+{
+    for (struct work *next; work; work = next) {
+        next = work->next;
+        modelled_perform(stream, work);
+    }
+}
+
+_Thread_local bool sg_worker;
+
 static void *worker(void *argument)
 {
     struct stream *stream = argument;
+    sg_worker = true;
     for (struct work *work = take(stream); work; work = take(stream))
-        while (work) {
-            struct work *done = work;
-            work = work->next;
-            if (modelled(stream->context)) {
-                modelled_perform(stream, done);
-                continue;
-            }
-            perform(stream, done);
-            complete(stream, done->sequence);
-            free(done);
-        }
+        if (modelled(stream->context))
+            perform_modelled(stream, work);
+        else
+            perform_all(stream, work);
     stream_release(stream);
     return 0;
 }
@@ -300,10 +371,11 @@ static bool start(struct stream *stream)
 
 static void append(struct stream *stream, struct work *work)
 {
-    work->sequence = ++stream->submitted;
+    work->sequence = stream_submitted(stream) + 1;
     work->submitted = modelled(stream->context) ? now_nanoseconds() : 0;
     work->job = 0;
-    *stream->last = work;
+    __atomic_store_n(stream->last, work, __ATOMIC_RELAXED); /* its worker looks without the lock */
+    atomic_store_explicit(&stream->submitted, work->sequence, memory_order_release);
     stream->last = &work->next;
     if (atomic_exchange(&stream->idle, false))
         pthread_cond_signal(&stream->more);
@@ -312,7 +384,7 @@ static void append(struct stream *stream, struct work *work)
 /* Makes `stream` wait for what `other` has now. Under the lock. */
 static bool append_wait(struct stream *stream, struct stream *other)
 {
-    if (other == stream || atomic_load(&other->completed) >= other->submitted)
+    if (other == stream || !stream_busy(other))
         return true;
     struct work *work = work_new(WORK_WAIT, 0);
     struct mark *mark = calloc(1, sizeof *mark);
@@ -322,7 +394,7 @@ static bool append_wait(struct stream *stream, struct stream *other)
         return false;
     }
     stream_keep(other);
-    *mark = (struct mark){.references = 1, .stream = other, .sequence = other->submitted};
+    *mark = (struct mark){.references = 1, .stream = other, .sequence = stream_submitted(other)};
     work->mark = mark;
     append(stream, work);
     return true;
@@ -348,18 +420,18 @@ static CUresult submit(struct stream *stream, struct work *work, struct mark *ma
     checkpoint_pass();
     if (stream == context->legacy && atomic_load(&context->captures))
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    uint64_t waiting = stream->submitted - atomic_load(&stream->completed);
-    if (waiting > MOST_WAITING)
-        wait_until(stream, stream->submitted - MOST_WAITING);
+    uint64_t submitted = stream_submitted(stream), completed = atomic_load(&stream->completed);
+    if (submitted > completed + MOST_WAITING)
+        wait_until(stream, submitted - MOST_WAITING);
     pthread_mutex_lock(&context->lock);
-    bool good = (stream->started || start(stream)) && order(stream);
+    bool closed = stream->closing, good = !closed && (stream->started || start(stream)) && order(stream);
     if (good) {
         append(stream, work);
         if (mark)
             mark->sequence = work->sequence;
     }
     pthread_mutex_unlock(&context->lock);
-    return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return good ? CUDA_SUCCESS : closed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult stream_submit(struct stream *stream, struct work *work)
@@ -403,23 +475,69 @@ CUresult stream_submit_mark(struct stream *stream, struct mark **made)
     return CUDA_SUCCESS;
 }
 
+/* ---- waiting for a context ---- */
+struct place { /* in a stream that is kept */
+    struct stream *stream;
+    uint64_t sequence;
+};
+
+static bool drains(const struct stream *stream, bool blocking_only)
+{
+    return stream_busy(stream) && !(blocking_only && stream->flags & CU_STREAM_NON_BLOCKING);
+}
+
+/* How far the busy streams were submitted to by now. Under the lock. */
+static CUresult places_of(struct context *context, bool blocking_only, struct place **places, size_t *count)
+{
+    size_t room = 0;
+    for (struct stream *stream = context->streams; stream; stream = stream->next)
+        room += drains(stream, blocking_only);
+    *places = room ? malloc(room * sizeof **places) : 0;
+    if (room && !*places)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (struct stream *stream = context->streams; stream && *count < room; stream = stream->next)
+        if (drains(stream, blocking_only)) {
+            stream_keep(stream);
+            (*places)[(*count)++] = (struct place){stream, stream_submitted(stream)};
+        }
+    return CUDA_SUCCESS;
+}
+
+/* What others submit meanwhile is not waited for: they may never stop. */
 CUresult context_drain(struct context *context, bool blocking_only)
 {
-    for (;;) {
-        struct stream *busy = 0;
-        uint64_t sequence = 0;
-        pthread_mutex_lock(&context->lock);
-        for (struct stream *stream = context->streams; stream && !busy; stream = stream->next)
-            if (atomic_load(&stream->completed) < stream->submitted
-                && !(blocking_only && stream->flags & CU_STREAM_NON_BLOCKING)) {
-                busy = stream;
-                sequence = stream->submitted;
-                stream_keep(busy);
-            }
-        pthread_mutex_unlock(&context->lock);
-        if (!busy)
-            return context_status(context);
-        wait_until(busy, sequence);
-        stream_release(busy);
+    struct place *places;
+    size_t count = 0;
+    pthread_mutex_lock(&context->lock);
+    CUresult status = places_of(context, blocking_only, &places, &count);
+    pthread_mutex_unlock(&context->lock);
+    for (size_t at = 0; at < count; at++) {
+        wait_until(places[at].stream, places[at].sequence);
+        stream_release(places[at].stream);
     }
+    free(places);
+    return status ? status : context_status(context);
+}
+
+bool context_busy(struct context *context, bool blocking_only)
+{
+    bool busy = false;
+    pthread_mutex_lock(&context->lock);
+    if (modelled(context))
+        modelled_progress(context);
+    for (struct stream *stream = context->streams; stream && !busy; stream = stream->next)
+        busy = drains(stream, blocking_only);
+    pthread_mutex_unlock(&context->lock);
+    return busy;
+}
+
+/* As the next work of this stream would: for its own, and for whatever it is ordered behind. */
+CUresult stream_settle(struct stream *stream)
+{
+    struct context *context = stream->context;
+    if (stream == context->legacy)
+        return context_drain(context, true);
+    if (!(stream->flags & CU_STREAM_NON_BLOCKING))
+        wait_until(context->legacy, stream_submitted(context->legacy));
+    return stream_wait(stream, stream_submitted(stream));
 }

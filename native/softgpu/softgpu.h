@@ -41,7 +41,9 @@ void card_release(struct card *card, size_t bytes);
 
 /* ---- the process ---- */
 extern struct card sg_cards[MOST_CARDS];
-CUresult sg_ready(void); /* CUDA_SUCCESS after cuInit */
+bool sg_alive(void);     /* after cuInit, but not in a child of fork */
+CUresult sg_ready(void); /* CUDA_SUCCESS where calls may be made */
+extern _Thread_local bool sg_worker; /* this thread is a stream's */
 CUresult sg_card(CUdevice device, struct card **card);
 
 /* ---- checkpoints ---- */
@@ -137,25 +139,33 @@ struct stream {
     pthread_t worker;
     pthread_cond_t more;
     struct work *first, **last;
-    uint64_t submitted;
+    _Atomic uint64_t submitted; /* changes under the context's lock */
     _Atomic uint64_t completed;
     _Atomic bool idle;
     /* In modelled time: what the CPU has done and the card has not. Under the context's lock. */
     struct work *trail, **trail_end;
     uint64_t executed; /* up to here the CPU is through */
-    uint64_t floor;    /* when the last completed work ended on the card */
+    _Atomic uint64_t floor; /* when the last completed work ended on the card */
     struct capture *capture; /* what is submitted becomes part of a graph */
     bool unjoined;           /* and the capturing stream has not waited for it yet */
 };
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
 void stream_keep(struct stream *stream);
-void stream_drop(struct stream *stream);
+void stream_release(struct stream *stream);
+void stream_close(struct stream *stream);
+void streams_close(struct context *context);
 struct work *work_new(enum work_kind kind, size_t parameter_bytes);
 CUresult stream_submit(struct stream *stream, struct work *work);
 CUresult stream_submit_mark(struct stream *stream, struct mark **mark);
 CUresult stream_wait(struct stream *stream, uint64_t sequence);
+CUresult stream_settle(struct stream *stream); /* waits, as its next work would */
 CUresult context_drain(struct context *context, bool blocking_only);
+bool context_busy(struct context *context, bool blocking_only);
+bool stream_busy(const struct stream *stream);
+uint64_t stream_submitted(const struct stream *stream);
 uint64_t stream_completed(struct stream *stream); /* as of now */
+CUresult stream_of_thread(struct context *context, struct stream **stream); /* its own default stream */
+bool work_on_engine(const struct stream *stream, const struct work *work);
 void work_run(struct stream *stream, struct work *work, struct tally *tally); /* grids, copies, fills */
 void mark_drop(struct mark *mark);
 void mark_keep(struct mark *mark);
@@ -184,7 +194,7 @@ enum { PACE_LATENCY = 4 }; /* cycles from one instruction of a thread to its nex
 bool modelled(const struct context *context);
 void modelled_perform(struct stream *stream, struct work *work); /* and frees it, now or when its time has come */
 void modelled_wait(struct stream *stream, uint64_t sequence);
-void modelled_progress(struct stream *stream); /* under the context's lock: whatever of it has ended completes */
+void modelled_progress(struct context *context); /* under its lock: whatever has ended completes */
 void modelled_sleep(struct stream *stream, pthread_cond_t *condition); /* under the lock, until something may end */
 uint64_t pace_grid(const struct wire_device *device, const struct tally *tally);
 uint64_t pace_device(const struct wire_device *device, size_t bytes);

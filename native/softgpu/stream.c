@@ -11,13 +11,14 @@ struct event {
 
 CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream)
 {
-    bool special = !handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-    if (special) {
+    if (!handle)
+        handle = cudaapi_null_stream;
+    if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         CUresult status = context_current(context);
-        /* The per-thread stream is the legacy one here: it orders more than it must, never less. */
-        if (!status)
-            *stream = (*context)->legacy;
-        return status;
+        if (status)
+            return status;
+        *stream = (*context)->legacy;
+        return handle == CU_STREAM_LEGACY ? CUDA_SUCCESS : stream_of_thread(*context, stream);
     }
     CUresult status = sg_ready();
     if (status)
@@ -54,10 +55,10 @@ API cuStreamDestroy_v2(CUstream handle)
     CUresult status = sg_ready();
     if (status)
         return status;
-    struct stream *stream = handle_drop(HANDLE_STREAM, handle);
+    struct stream *stream = handle_get(HANDLE_STREAM, handle);
     if (!stream)
         return CUDA_ERROR_INVALID_HANDLE;
-    stream_drop(stream);
+    stream_close(stream);
     return CUDA_SUCCESS;
 }
 
@@ -71,7 +72,7 @@ API cuStreamSynchronize(CUstream handle)
     status = capture_forbids(stream);
     if (status)
         return status;
-    return stream == context->legacy ? context_drain(context, true) : stream_wait(stream, stream->submitted);
+    return stream == context->legacy ? context_drain(context, true) : stream_wait(stream, stream_submitted(stream));
 }
 
 API cuStreamQuery(CUstream handle)
@@ -86,7 +87,9 @@ API cuStreamQuery(CUstream handle)
         status = context_status(context);
     if (status)
         return status;
-    return stream_completed(stream) >= stream->submitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    uint64_t submitted = stream_submitted(stream);
+    bool busy = stream == context->legacy ? context_busy(context, true) : stream_completed(stream) < submitted;
+    return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 API cuStreamGetFlags(CUstream handle, unsigned *flags)
