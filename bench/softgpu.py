@@ -61,7 +61,7 @@ def training(folder: Path) -> dict[str, float]:
     for name in ("new", "cached"):
         start = time.perf_counter()
         done = subprocess.run(
-            [*command, HERE.parent / "examples/softgpu/train.py"],
+            [*command, HERE.parent / "examples/train.py"],
             env=environment,
             capture_output=True,
             text=True,

@@ -43,9 +43,9 @@ class Training:
 
     def follow(self) -> None:
         for line in self.process.stdout or ():
-            if line.startswith("{"):
-                said = json.loads(line)
-                self.step, self.loss = said["step"], said["loss"]
+            words = line.split()
+            if words and words[0].isdigit():
+                self.step, self.loss = int(words[0]), float(words[1])
                 self.stepped.append(time.monotonic())
 
     def rate(self) -> float:
@@ -59,14 +59,13 @@ def say(*command: str) -> None:
 
 
 def start(name: str, share: float, memory: str, steps: int = 0) -> Training:
-    command = [MILLIGPU, "run", "-p", str(share), "-m", memory, "--", sys.executable, "examples/demo/train.py"]
-    if steps:
-        command.append(str(steps))
+    training = ["examples/train.py", "--rate", "0.001", "--steps", str(steps)]
+    command = [MILLIGPU, "run", "-p", str(share), "-m", memory, "--", sys.executable, *training]
     say(*command)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    training = Training(name, share, memory, process)
-    threading.Thread(target=training.follow, daemon=True).start()
-    return training
+    made = Training(name, share, memory, process)
+    threading.Thread(target=made.follow, daemon=True).start()
+    return made
 
 
 def measure(trainings: list[Training], since: float) -> None:

@@ -145,7 +145,7 @@ def test_numba_cuda_works_and_is_limited(tenant: Tenants, two_cards: Cards) -> N
 
 def test_tinygrad_trains_within_its_share(tenant: Tenants) -> None:
     made = tenant()
-    done = made.run(sys.executable, "examples/softgpu/train.py")
+    done = made.run(sys.executable, "examples/train.py")
     assert float(done.stdout.split()[-1]) > 0.95, done.stderr
     assert CONTEXT < made.account().peak <= CAP
     assert made.account().refused == 0

@@ -98,7 +98,7 @@ def test_tinygrad_trains_a_convolutional_network_in_a_graph(client: Client) -> N
 
 
 def test_tinygrad_learns(softgpu: Softgpu) -> None:
-    done = softgpu("exec", "--memory", "4Gi", "--", sys.executable, Path("examples/softgpu/train.py"))
+    done = softgpu("exec", "--memory", "4Gi", "--", sys.executable, Path("examples/train.py"))
     assert done.returncode == 0, done.stderr[-2000:]
     assert "on CUDA" in done.stdout
     assert float(done.stdout.split()[-1]) > 0.95

@@ -19,7 +19,9 @@ CASES = 8
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("threads") / "threads"
     source = [CLIENTS / "threads.c", library("softgpu/libcuda.so.1")]
-    subprocess.run(["cc", "-O1", "-Wall", "-Werror", f"-I{include_folder()}", "-o", made, *source, "-lpthread"], check=True)
+    subprocess.run(
+        ["cc", "-O1", "-Wall", "-Werror", f"-I{include_folder()}", "-o", made, *source, "-lpthread"], check=True
+    )
     return made
 
 

@@ -70,7 +70,7 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry(
         "milligpu.cli.run",
         "Run a command with a share of a GPU of this machine.",
-        "milligpu run -p 0.5 -- python examples/softgpu/train.py",
+        "milligpu run -p 0.5 -- python examples/train.py",
     ),
     "scheduler": Entry(
         "milligpu.cli.scheduler",
@@ -85,7 +85,7 @@ COMMANDS: dict[str, Entry] = {
     "softgpu": Entry(
         "milligpu.cli.softgpu",
         "Run CUDA programs on GPUs in software, without a GPU.",
-        "milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py",
+        "milligpu softgpu exec --memory 4Gi -- python examples/train.py",
     ),
     "top": Entry(
         "milligpu.cli.top",

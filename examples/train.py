@@ -1,18 +1,21 @@
-"""Train a small network with tinygrad on a software GPU, and show the loss in a table.
+"""Train a small network with tinygrad, and say how it goes: a line for each step.
 
-milligpu softgpu exec --memory 4Gi -- python examples/softgpu/train.py
+milligpu softgpu exec --memory 4Gi -- python examples/train.py
+milligpu run -p 0.5 -- python examples/train.py --steps 0
 """
 
+import argparse
+import itertools
 import os
 import time
 
 os.environ.setdefault("DEV", "CUDA")
+# tinygrad's own pool of processes costs more than it brings for some fifty small kernels.
+os.environ.setdefault("PARALLEL", "0")
 
 import numpy as np
 from tinygrad import Device, Tensor, TinyJit, nn
 from tinygrad.helpers import Context
-
-STEPS, SHOWN = 30, 5
 
 
 class Net:
@@ -26,13 +29,21 @@ class Net:
         return self.second(self.first(x).relu())
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=30, help="0: until told to stop")
+    parser.add_argument("--rate", type=float, default=0.01, help="of learning")
+    return parser.parse_args()
+
+
 def main() -> None:
+    wanted = arguments()
     Tensor.manual_seed(1)
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((128, 32)).astype(np.float32)
     labels = inputs[:, :10].argmax(1).astype(np.int32)
     x, y, net = Tensor(inputs), Tensor(labels), Net()
-    optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=1e-2)
+    optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=wanted.rate)
 
     @TinyJit
     def step() -> Tensor:
@@ -42,12 +53,11 @@ def main() -> None:
             optimizer.step()
             return loss.realize()
 
-    print(f"{'step':>4}  {'loss':>8}  {'seconds':>8}  on {Device.DEFAULT}")
-    for number in range(1, STEPS + 1):
+    print(f"{'step':>4}  {'loss':>8}  {'seconds':>8}  on {Device.DEFAULT}", flush=True)
+    for number in range(1, wanted.steps + 1) if wanted.steps else itertools.count(1):
         start = time.perf_counter()
         loss = step().item()
-        if number == 1 or number % SHOWN == 0:
-            print(f"{number:4}  {loss:8.4f}  {time.perf_counter() - start:8.3f}")
+        print(f"{number:4}  {loss:8.4f}  {time.perf_counter() - start:8.3f}", flush=True)
     accuracy = (net(x).argmax(1).numpy() == labels).mean()
     print(f"accuracy on the training data: {accuracy:.2f}")
 
