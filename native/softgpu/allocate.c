@@ -59,7 +59,10 @@ API cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
 {
     if (flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
         return CUDA_ERROR_INVALID_VALUE;
-    return allocate(size, MEMORY_HOST, pointer);
+    CUresult status = allocate(size, MEMORY_HOST, pointer);
+    if (!status)
+        memory_flags((uintptr_t)*pointer, flags);
+    return status;
 }
 
 API cuMemAllocHost_v2(void **pointer, size_t size)
@@ -100,6 +103,8 @@ API cuMemFreeAsync(CUdeviceptr pointer, CUstream on)
         return status;
     if (!memory_find(pointer, &found) || found.start != pointer || !found.mapped)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!stream->capture && !memory_leave(pointer))
+        return CUDA_ERROR_INVALID_VALUE; /* a stream has it to free already */
     struct work *work = work_new(WORK_FREE, 0);
     if (work)
         work->pointer = pointer;
@@ -109,16 +114,20 @@ API cuMemFreeAsync(CUdeviceptr pointer, CUstream on)
 API cuMemHostRegister_v2(void *start, size_t size, unsigned flags)
 {
     struct context *context;
-    struct allocation found;
-    (void)flags;
+    const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     CUresult status = context_current(&context);
     if (status)
         return status;
-    if (!start || !size)
+    if (flags & CU_MEMHOSTREGISTER_IOMEMORY)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!start || !size || flags & ~known || (uintptr_t)start + size < size)
         return CUDA_ERROR_INVALID_VALUE;
-    if (memory_find((uintptr_t)start, &found))
+    if (memory_overlaps((uintptr_t)start, size))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    return memory_adopt(context, start, size, MEMORY_REGISTERED);
+    status = memory_adopt(context, start, size, MEMORY_REGISTERED);
+    if (!status)
+        memory_flags((uintptr_t)start, flags);
+    return status;
 }
 
 API cuMemHostUnregister(void *start)
@@ -142,49 +151,5 @@ API cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *host, unsigned flag
     if (!pointer || flags || !memory_find((uintptr_t)host, &found) || found.kind == MEMORY_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
     *pointer = (CUdeviceptr)(uintptr_t)host;
-    return CUDA_SUCCESS;
-}
-
-API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
-{
-    struct allocation found;
-    CUresult status = sg_ready();
-    if (status)
-        return status;
-    if (!memory_find(pointer, &found))
-        return CUDA_ERROR_NOT_FOUND;
-    if (base)
-        *base = found.start;
-    if (size)
-        *size = found.size;
-    return CUDA_SUCCESS;
-}
-
-API cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr pointer)
-{
-    struct allocation found;
-    CUresult status = sg_ready();
-    if (status)
-        return status;
-    if (!value || !memory_find(pointer, &found))
-        return CUDA_ERROR_INVALID_VALUE;
-    bool host = found.kind == MEMORY_HOST || found.kind == MEMORY_REGISTERED;
-    switch ((int)which) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)value = found.context->handle; break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)value = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (found.kind == MEMORY_DEVICE || found.kind == MEMORY_MODULE)
-            return CUDA_ERROR_INVALID_VALUE;
-        *(void **)value = (void *)(uintptr_t)pointer;
-        break;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)value = found.start; break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)value = found.kind == MEMORY_MANAGED; break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = found.context->card->ordinal; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)value = found.start; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)value = found.size; break;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)value = 1; break;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
-    }
     return CUDA_SUCCESS;
 }

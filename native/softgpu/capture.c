@@ -1,18 +1,45 @@
-/* Stream capture: what is submitted to a stream becomes nodes of a graph instead of work. Graphs run their nodes in the
- * order they were added, so that order is all that has to be kept; other streams join by waiting for an event. */
+/* Stream capture: what is submitted to a stream becomes nodes of a graph instead of work. Other streams join by waiting
+ * for an event of one that takes part. */
 #include "softgpu.h"
 #include <stdlib.h>
+#include <string.h>
 
 struct capture {
     unsigned long long id;
     CUgraph graph;
     struct stream *origin;
     CUstreamCaptureMode mode;
-    CUgraphNode last;
     bool invalid, given; /* the graph was the caller's */
 };
 
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+/* ---- what the next node needs ---- */
+static void tips_clear(struct tips *tips)
+{
+    free(tips->nodes);
+    *tips = (struct tips){0};
+}
+
+static bool tips_hold(const struct tips *tips, CUgraphNode node)
+{
+    bool found = false;
+    for (size_t at = 0; !found && at < tips->count; at++)
+        found = tips->nodes[at] == node;
+    return found;
+}
+
+static CUresult tips_add(struct tips *tips, const CUgraphNode *nodes, size_t count)
+{
+    CUgraphNode *larger = realloc(tips->nodes, (tips->count + count + 1) * sizeof *larger);
+    if (!larger)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    tips->nodes = larger;
+    for (size_t at = 0; at < count; at++)
+        if (!tips_hold(tips, nodes[at]))
+            tips->nodes[tips->count++] = nodes[at];
+    return CUDA_SUCCESS;
+}
 
 static CUresult spoil(struct capture *capture, CUresult status)
 {
@@ -31,13 +58,21 @@ CUresult capture_work(struct stream *stream, struct work *work)
         free(work);
         return CUDA_SUCCESS;
     }
-    return graph_add_work(capture->graph, work, &capture->last);
+    CUgraphNode made;
+    CUresult status = graph_add_work(capture->graph, stream->tips.nodes, stream->tips.count, work, &made);
+    if (status)
+        return status;
+    free(work);
+    stream->tips.count = 0;
+    return tips_add(&stream->tips, &made, 1);
 }
 
 CUresult capture_mark(struct stream *stream, struct mark *mark)
 {
     mark->capture = stream->capture->id;
-    return stream->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    if (stream->capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    return tips_add(&mark->tips, stream->tips.nodes, stream->tips.count);
 }
 
 CUresult capture_wait(struct stream *stream, struct mark *mark)
@@ -52,7 +87,7 @@ CUresult capture_wait(struct stream *stream, struct mark *mark)
     mark->stream->unjoined = false;
     stream->capture = other;
     stream->unjoined = stream != other->origin;
-    return CUDA_SUCCESS;
+    return tips_add(&stream->tips, mark->tips.nodes, mark->tips.count);
 }
 
 CUresult capture_forbids(struct stream *stream)
@@ -65,7 +100,7 @@ static bool counts(const struct stream *stream, CUstreamCaptureMode mode)
     return !(stream->flags & CU_STREAM_NON_BLOCKING) && mode != CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-static CUresult begin(CUstream handle, CUgraph graph, CUstreamCaptureMode mode)
+static CUresult begin(CUstream handle, CUgraph graph, const CUgraphNode *needs, size_t count, CUstreamCaptureMode mode)
 {
     struct context *context;
     struct stream *stream;
@@ -88,21 +123,21 @@ static CUresult begin(CUstream handle, CUgraph graph, CUstreamCaptureMode mode)
     }
     atomic_fetch_add(&context->captures, counts(stream, mode));
     stream->capture = capture;
-    return CUDA_SUCCESS;
+    return tips_add(&stream->tips, needs, count);
 }
 
 API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 {
-    return begin(handle, 0, mode);
+    return begin(handle, 0, 0, 0, mode);
 }
 
 API cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph, const CUgraphNode *dependencies,
                                 const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode)
 {
-    (void)dependencies;
     (void)edges;
-    (void)count;
-    return handle_get(HANDLE_GRAPH, graph) ? begin(handle, graph, mode) : CUDA_ERROR_INVALID_VALUE;
+    if (!handle_get(HANDLE_GRAPH, graph) || (count && !dependencies))
+        return CUDA_ERROR_INVALID_VALUE;
+    return begin(handle, graph, dependencies, count, mode);
 }
 
 /* Lets every stream go that took part; true if one of them was not waited for. */
@@ -114,6 +149,7 @@ static bool release(struct context *context, const struct capture *capture)
         if (stream->capture == capture) {
             unjoined |= stream->unjoined;
             stream->capture = 0;
+            tips_clear(&stream->tips);
             stream->unjoined = false;
         }
     pthread_mutex_unlock(&context->lock);
@@ -167,9 +203,9 @@ static CUresult describe(CUstream handle, CUstreamCaptureStatus *state, cuuint64
     if (graph)
         *graph = capture->graph;
     if (dependencies)
-        *dependencies = &capture->last;
+        *dependencies = stream->tips.nodes;
     if (count)
-        *count = capture->last != 0;
+        *count = stream->tips.count;
     return CUDA_SUCCESS;
 }
 
@@ -197,22 +233,22 @@ API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *state, cuu
     return describe(handle, state, id, graph, dependencies, count);
 }
 
-/* Order is kept anyway; what was added by hand is behind what was captured before. */
 API cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode *dependencies, const CUgraphEdgeData *edges,
                                          size_t count, unsigned flags)
 {
     struct context *context;
     struct stream *stream;
     (void)edges;
-    (void)flags;
     CUresult status = context_of_stream(handle, &context, &stream);
     if (status)
         return status;
     if (!stream->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
-    if (count && dependencies)
-        stream->capture->last = dependencies[count - 1];
-    return CUDA_SUCCESS;
+    if ((count && !dependencies) || flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        stream->tips.count = 0;
+    return tips_add(&stream->tips, dependencies, count);
 }
 
 API cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies, size_t count, unsigned flags)

@@ -162,6 +162,10 @@ static void *attend(void *argument)
         if (!wire_send(orders, &answer, sizeof answer))
             break;
     }
+    /* The daemon is gone, and the cards with it; whoever waited for its orders has waited enough. */
+    for (int at = 0; at < MOST_CARDS; at++)
+        atomic_store(&sg_cards[at].lost, true);
+    set_state(CU_PROCESS_STATE_RUNNING);
     return 0;
 }
 

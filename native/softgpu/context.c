@@ -137,6 +137,10 @@ void context_fail(struct context *context, CUresult failure)
 CUresult context_status(struct context *context)
 {
     const struct activity_page *page = context->card->activity;
+    if (atomic_load_explicit(&context->card->lost, memory_order_relaxed)) {
+        int none = CUDA_SUCCESS;
+        atomic_compare_exchange_strong(&context->failure, &none, CUDA_ERROR_DEVICE_UNAVAILABLE);
+    }
     if (__atomic_load_n(&page->faults, __ATOMIC_ACQUIRE) != context->faults) {
         int none = CUDA_SUCCESS;
         atomic_compare_exchange_strong(&context->failure, &none, (int)page->fault);
@@ -245,16 +249,31 @@ API cuCtxPopCurrent_v2(CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
-API cuCtxGetDevice(CUdevice *device)
+/* The current context where the caller names none. */
+static CUresult context_find(CUcontext handle, struct context **context)
+{
+    CUresult status = handle ? sg_ready() : context_current(context);
+    if (status || !handle)
+        return status;
+    *context = handle_get(HANDLE_CONTEXT, handle);
+    return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+API cuCtxGetDevice_v2(CUdevice *device, CUcontext handle)
 {
     struct context *context;
-    CUresult status = context_current(&context);
+    CUresult status = context_find(handle, &context);
     if (status)
         return status;
     if (!device)
         return CUDA_ERROR_INVALID_VALUE;
     *device = context->card->ordinal;
     return CUDA_SUCCESS;
+}
+
+API cuCtxGetDevice(CUdevice *device)
+{
+    return cuCtxGetDevice_v2(device, 0);
 }
 
 API cuCtxGetId(CUcontext handle, unsigned long long *id)
@@ -281,6 +300,18 @@ API cuCtxGetFlags(unsigned *flags)
     return CUDA_SUCCESS;
 }
 
+API cuCtxSetFlags(unsigned flags)
+{
+    struct context *context;
+    CUresult status = context_current(&context);
+    if (status)
+        return status;
+    if (flags & ~CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
 API cuCtxGetApiVersion(CUcontext handle, unsigned *version)
 {
     if (handle && !handle_get(HANDLE_CONTEXT, handle))
@@ -304,11 +335,16 @@ API cuCtxGetStreamPriorityRange(int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
-API cuCtxSynchronize(void)
+API cuCtxSynchronize_v2(CUcontext handle)
 {
     struct context *context;
-    CUresult status = context_current(&context);
+    CUresult status = context_find(handle, &context);
     return status ? status : context_drain(context, false);
+}
+
+API cuCtxSynchronize(void)
+{
+    return cuCtxSynchronize_v2(0);
 }
 
 API cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)

@@ -1,4 +1,4 @@
-/* Copies and fills. The synchronous ones wait for what a real driver would, then run on the caller's thread. */
+/* Copies. The synchronous ones wait for what a real driver would, then run on the caller's thread. */
 #include "softgpu.h"
 #include <string.h>
 
@@ -236,45 +236,4 @@ API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *flat, CUstream on)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D box = box_of(flat);
     return cuMemcpy3DAsync_v2(&box, on);
-}
-
-/* ---- fills ---- */
-static CUresult fill(CUdeviceptr to, uint32_t value, uint32_t unit, size_t count, CUstream on, bool wait)
-{
-    struct context *context;
-    struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
-    if (status || !count)
-        return status;
-    if (count > SIZE_MAX / unit || to % unit || !device_side(to, count * unit))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct work *work = work_new(WORK_FILL, 0);
-    if (work) {
-        work->fill.to = (char *)(uintptr_t)to;
-        work->fill.value = value;
-        work->fill.unit = unit;
-        work->fill.count = count;
-        work->fill.rows = 1;
-    }
-    status = stream_submit(stream, work);
-    return status || !wait ? status : stream_wait(stream, stream_submitted(stream));
-}
-
-API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) { return fill(to, value, 1, count, 0, true); }
-API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) { return fill(to, value, 2, count, 0, true); }
-API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) { return fill(to, value, 4, count, 0, true); }
-
-API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream on)
-{
-    return fill(to, value, 1, count, on, false);
-}
-
-API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream on)
-{
-    return fill(to, value, 2, count, on, false);
-}
-
-API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream on)
-{
-    return fill(to, value, 4, count, on, false);
 }

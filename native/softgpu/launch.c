@@ -1,124 +1,7 @@
-/* Functions and their launches. */
+/* Launches. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <string.h>
-
-CUresult function_find(CUfunction handle, struct function **function)
-{
-    CUresult status = sg_ready();
-    if (status)
-        return status;
-    *function = handle_get(HANDLE_FUNCTION, handle);
-    /* Where a function is wanted, a kernel of a library will do. */
-    return *function ? CUDA_SUCCESS : kernel_find((CUkernel)handle, function);
-}
-
-static int most_dynamic_shared(const struct function *function)
-{
-    int room = (int)function->module->context->card->device.shared_per_block - (int)function->kernel->shared;
-    return function->dynamic_shared > room ? function->dynamic_shared : room > 0 ? room : 0;
-}
-
-static int most_threads(const struct function *function)
-{
-    return function->kernel->max_threads ? (int)function->kernel->max_threads : SG_MOST_THREADS;
-}
-
-API cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction handle)
-{
-    struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (status)
-        return status;
-    if (!value)
-        return CUDA_ERROR_INVALID_VALUE;
-    const struct wire_device *device = &function->module->context->card->device;
-    switch ((int)which) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = most_threads(function); break;
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = (int)function->kernel->shared; break;
-    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = 0; break;
-    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = (int)function->kernel->local; break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = (int)(device->major * 10 + device->minor); break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = most_dynamic_shared(function); break;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    return CUDA_SUCCESS;
-}
-
-API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value)
-{
-    struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (status)
-        return status;
-    if (which == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
-        return CUDA_SUCCESS; /* advice about a cache that is not there */
-    if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    int limit = (int)function->module->context->card->device.shared_per_block_optin - (int)function->kernel->shared;
-    if (value < 0 || value > limit)
-        return CUDA_ERROR_INVALID_VALUE;
-    function->dynamic_shared = value;
-    return CUDA_SUCCESS;
-}
-
-API cuFuncGetName(const char **name, CUfunction handle)
-{
-    struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (!status && name)
-        *name = function->kernel->name;
-    return status ? status : name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-API cuFuncGetModule(CUmodule *module, CUfunction handle)
-{
-    struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (!status && module)
-        *module = function->module->handle;
-    return status ? status : module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *size)
-{
-    struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (status)
-        return status;
-    if (index >= function->kernel->parameters || !offset)
-        return CUDA_ERROR_INVALID_VALUE;
-    *offset = function->kernel->offsets[index];
-    if (size)
-        *size = function->kernel->sizes[index];
-    return CUDA_SUCCESS;
-}
-
-API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle, int threads, size_t dynamic_shared)
-{
-    struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (status)
-        return status;
-    if (!blocks || threads <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    const struct wire_device *device = &function->module->context->card->device;
-    size_t shared = function->kernel->shared + dynamic_shared;
-    int by_threads = threads > most_threads(function) ? 0 : (int)device->threads_per_multiprocessor / threads;
-    size_t by_shared = shared ? device->shared_per_multiprocessor / shared : (size_t)by_threads;
-    *blocks = by_shared < (size_t)by_threads ? (int)by_shared : by_threads;
-    return CUDA_SUCCESS;
-}
-
-API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction handle, int threads,
-                                                         size_t dynamic_shared, unsigned flags)
-{
-    return flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE
-               ? CUDA_ERROR_INVALID_VALUE
-               : cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, handle, threads, dynamic_shared);
-}
 
 CUresult launch_check(const struct context *context, const struct function *function, const struct grid *grid)
 {
@@ -127,11 +10,11 @@ CUresult launch_check(const struct context *context, const struct function *func
         return CUDA_ERROR_INVALID_VALUE;
     if (grid->blocks[0] > 0x7fffffff || grid->blocks[1] > 65535 || grid->blocks[2] > 65535 || grid->threads[2] > 64
         || grid->threads[0] > SG_MOST_THREADS || grid->threads[1] > SG_MOST_THREADS
-        || threads > (uint64_t)most_threads(function))
+        || threads > (uint64_t)function_most_threads(function))
         return CUDA_ERROR_INVALID_VALUE;
     if (function->module->context != context)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (grid->dynamic_shared > (uint32_t)most_dynamic_shared(function))
+    if (grid->dynamic_shared > (uint32_t)function_most_shared(function))
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }

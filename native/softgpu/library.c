@@ -187,6 +187,20 @@ API cuLibraryGetKernel(CUkernel *made, CUlibrary handle, const char *name)
     return CUDA_SUCCESS;
 }
 
+API cuLibraryEnumerateKernels(CUkernel *kernels, unsigned count, CUlibrary handle)
+{
+    struct library *library;
+    struct module *module;
+    CUresult status = find_library(handle, &library);
+    if (!status && !kernels)
+        status = CUDA_ERROR_INVALID_VALUE;
+    if (!status)
+        status = module_here(library, &module);
+    for (unsigned at = 0; !status && at < count && at < module->image->kernel_count; at++)
+        status = cuLibraryGetKernel(&kernels[at], handle, module->image->kernels[at].name);
+    return status;
+}
+
 API cuLibraryGetKernelCount(unsigned *count, CUlibrary handle)
 {
     CUmodule module;
@@ -242,6 +256,11 @@ API cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle,
 {
     (void)device;
     return cuFuncSetAttribute((CUfunction)handle, which, value);
+}
+
+API cuKernelGetParamCount(CUkernel handle, size_t *count)
+{
+    return cuFuncGetParamCount((CUfunction)handle, count);
 }
 
 API cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, size_t *size)

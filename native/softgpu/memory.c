@@ -64,11 +64,51 @@ bool memory_find(uintptr_t address, struct allocation *found)
     return good;
 }
 
+bool memory_on_host(const struct allocation *allocation)
+{
+    return allocation->kind == MEMORY_HOST || allocation->kind == MEMORY_REGISTERED;
+}
+
+bool memory_overlaps(uintptr_t start, size_t size)
+{
+    pthread_mutex_lock(&lock);
+    size_t at = behind(start + size - 1);
+    bool found = at && start < table[at - 1].start + table[at - 1].size;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* The allocation that begins there. Under the lock. */
+static struct allocation *at_start(uintptr_t start)
+{
+    size_t at = behind(start);
+    return at && table[at - 1].start == start ? &table[at - 1] : 0;
+}
+
+void memory_flags(uintptr_t start, unsigned flags)
+{
+    pthread_mutex_lock(&lock);
+    struct allocation *found = at_start(start);
+    if (found)
+        found->flags = flags;
+    pthread_mutex_unlock(&lock);
+}
+
+bool memory_leave(uintptr_t start)
+{
+    pthread_mutex_lock(&lock);
+    struct allocation *found = at_start(start);
+    bool first = found && !found->leaves;
+    if (found)
+        found->leaves = true;
+    pthread_mutex_unlock(&lock);
+    return first;
+}
+
 bool memory_on_card(const void *address, const struct card *card)
 {
     struct allocation found;
-    return memory_find((uintptr_t)address, &found) && found.kind != MEMORY_HOST && found.kind != MEMORY_REGISTERED
-           && found.context->card == card;
+    return memory_find((uintptr_t)address, &found) && !memory_on_host(&found) && found.context->card == card;
 }
 
 bool memory_holds(uintptr_t address, size_t size)
@@ -80,7 +120,7 @@ bool memory_holds(uintptr_t address, size_t size)
 CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind)
 {
     pthread_mutex_lock(&lock);
-    bool good = insert((struct allocation){(uintptr_t)start, size, 0, kind, context, 0});
+    bool good = insert((struct allocation){.start = (uintptr_t)start, .size = size, .kind = kind, .context = context});
     pthread_mutex_unlock(&lock);
     return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -123,10 +163,10 @@ static void give_back(const struct allocation *allocation)
 void memory_of_pool(uintptr_t start, struct pool *pool)
 {
     pthread_mutex_lock(&lock);
-    size_t at = behind(start);
-    if (at && table[at - 1].start == start) {
-        table[at - 1].pool = pool;
-        pool_count(pool, table[at - 1].mapped, true);
+    struct allocation *found = at_start(start);
+    if (found) {
+        found->pool = pool;
+        pool_count(pool, found->mapped, true);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -261,6 +261,17 @@ API cuModuleGetFunctionCount(unsigned *count, CUmodule handle)
     return status ? status : count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+API cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule handle)
+{
+    struct module *module;
+    CUresult status = find_module(handle, &module);
+    if (!status && !functions)
+        status = CUDA_ERROR_INVALID_VALUE;
+    for (unsigned at = 0; !status && at < count && at < module->image->kernel_count; at++)
+        functions[at] = module->functions[at].handle;
+    return status;
+}
+
 API cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule handle, const char *name)
 {
     struct module *module;

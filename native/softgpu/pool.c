@@ -11,6 +11,11 @@ struct pool {
     _Atomic uint64_t held, most; /* bytes of the card; nothing is kept back, so held is also what is in use */
 };
 
+CUmemoryPool pool_handle(const struct pool *pool)
+{
+    return pool ? pool->handle : 0;
+}
+
 void pool_count(struct pool *pool, size_t bytes, bool taken)
 {
     if (!taken) {
@@ -116,6 +121,26 @@ API cuMemGetMemPool(CUmemoryPool *made, CUmemLocation *location, CUmemAllocation
     if (location && pool_kind(location, type) == MEMORY_DEVICE)
         return cuDeviceGetMemPool(made, location->id);
     return cuMemGetDefaultMemPool(made, location, type);
+}
+
+/* Every card of a process reaches every pool. */
+API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *wanted, size_t count)
+{
+    struct card *card;
+    if (!handle_get(HANDLE_POOL, handle) || (count && !wanted))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t at = 0; at < count; at++)
+        if (wanted[at].location.type == CU_MEM_LOCATION_TYPE_DEVICE && sg_card(wanted[at].location.id, &card))
+            return CUDA_ERROR_INVALID_DEVICE;
+    return CUDA_SUCCESS;
+}
+
+API cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, CUmemLocation *location)
+{
+    if (!flags || !location || !handle_get(HANDLE_POOL, handle))
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return CUDA_SUCCESS;
 }
 
 API cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *wanted)

@@ -69,6 +69,7 @@ void stream_release(struct stream *stream)
 {
     if (atomic_fetch_sub(&stream->references, 1) == 1) {
         pthread_cond_destroy(&stream->more);
+        free(stream->tips.nodes);
         free(stream);
     }
 }
@@ -130,6 +131,7 @@ void mark_drop(struct mark *mark)
 {
     if (mark && atomic_fetch_sub(&mark->references, 1) == 1) {
         stream_release(mark->stream);
+        free(mark->tips.nodes);
         free(mark);
     }
 }

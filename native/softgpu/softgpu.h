@@ -28,6 +28,7 @@ struct card {
     pthread_mutex_t lock;
     struct wire_device device;
     struct activity_page *activity;
+    atomic_bool lost; /* its daemon is gone */
 };
 int cards_open(struct card *cards); /* how many there are */
 CUresult card_call(struct card *card, enum wire_kind kind, const void *body, size_t size, void *reply, size_t *room,
@@ -92,12 +93,17 @@ void account_copy(struct context *context, size_t in, size_t out, uint64_t nanos
 
 /* ---- streams: ordered queues, each with a worker thread ---- */
 enum work_kind { WORK_GRID, WORK_COPY, WORK_FILL, WORK_HOST, WORK_CALLBACK, WORK_MARK, WORK_WAIT, WORK_FREE };
+struct tips { /* the nodes of a graph that is being captured which the next one needs */
+    CUgraphNode *nodes;
+    size_t count;
+};
 struct mark { /* a place in a stream, shared by an event and those who wait for it */
     atomic_uint references;
     struct stream *stream;
     uint64_t sequence;
     _Atomic uint64_t nanoseconds; /* when it was reached */
     unsigned long long capture;   /* it was recorded into a graph, by the capture of this number; 0: it was not */
+    struct tips tips;             /* and comes after these */
 };
 struct grid {
     const struct sg_kernel *kernel;
@@ -147,6 +153,7 @@ struct stream {
     uint64_t executed; /* up to here the CPU is through */
     _Atomic uint64_t floor; /* when the last completed work ended on the card */
     struct capture *capture; /* what is submitted becomes part of a graph */
+    struct tips tips;        /* and comes after these */
     bool unjoined;           /* and the capturing stream has not waited for it yet */
 };
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
@@ -167,6 +174,8 @@ uint64_t stream_completed(struct stream *stream); /* as of now */
 CUresult stream_of_thread(struct context *context, struct stream **stream); /* its own default stream */
 bool work_on_engine(const struct stream *stream, const struct work *work);
 void work_run(struct stream *stream, struct work *work, struct tally *tally); /* grids, copies, fills */
+CUresult event_record(CUevent event, struct stream *stream);
+CUresult event_wait(CUevent event, struct stream *stream);
 void mark_drop(struct mark *mark);
 void mark_keep(struct mark *mark);
 bool mark_reached(struct mark *mark);
@@ -187,7 +196,8 @@ CUresult capture_work(struct stream *stream, struct work *work);
 CUresult capture_mark(struct stream *stream, struct mark *mark);
 CUresult capture_wait(struct stream *stream, struct mark *mark); /* CUDA_SUCCESS: it joined, or nothing is captured */
 CUresult capture_forbids(struct stream *stream);                 /* calls that no graph can contain */
-CUresult graph_add_work(CUgraph graph, struct work *work, CUgraphNode *made);
+CUresult graph_add_work(CUgraph graph, const CUgraphNode *dependencies, size_t count, const struct work *work,
+                        CUgraphNode *made);
 
 /* ---- modelled time (modelled.c), the page's timeline behind it ---- */
 enum { PACE_LATENCY = 4 }; /* cycles from one instruction of a thread to its next */
@@ -209,6 +219,8 @@ struct allocation {
     enum memory_kind kind;
     struct context *context;
     struct pool *pool; /* that it was taken from */
+    unsigned flags;    /* of memory on the host */
+    bool leaves;       /* a stream has it to free */
 };
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer);
 CUresult memory_free(uintptr_t start, bool host);
@@ -216,11 +228,16 @@ void memory_free_later(uintptr_t start);
 void memory_free_context(struct context *context);
 size_t memory_charged(const struct card *card); /* bytes of it that this process holds, contexts aside */
 bool memory_find(uintptr_t address, struct allocation *found);
+bool memory_on_host(const struct allocation *allocation);
+bool memory_overlaps(uintptr_t start, size_t size);
+void memory_flags(uintptr_t start, unsigned flags);
+bool memory_leave(uintptr_t start); /* false if it was to be freed already */
 bool memory_on_card(const void *address, const struct card *card); /* device memory of this card */
 bool memory_holds(uintptr_t address, size_t size);
 CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind);
 void memory_forget(void *start);
 void memory_of_pool(uintptr_t start, struct pool *pool);
+CUmemoryPool pool_handle(const struct pool *pool);
 void pool_count(struct pool *pool, size_t bytes, bool taken);
 
 /* ---- modules ---- */
@@ -254,6 +271,10 @@ int grid_run(const struct grid *grid, const unsigned char *parameters, struct ta
 void tally_add(struct tally *tally, const struct tally *more);
 CUresult launch_check(const struct context *context, const struct function *function, const struct grid *grid);
 CUresult launch_pack(const struct function *function, void **values, void **extra, unsigned char *buffer);
+int function_most_threads(const struct function *function);
+int function_most_shared(const struct function *function);
+CUresult fill_check(const CUDA_MEMSET_NODE_PARAMS_v2 *fill);
+CUresult fill_submit(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, struct stream *stream);
 CUresult copy_check(const CUDA_MEMCPY3D *copy);
 CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *copy);
 uint64_t now_nanoseconds(void);

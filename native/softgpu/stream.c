@@ -4,6 +4,7 @@
 
 struct event {
     CUevent handle;
+    struct context *context;
     unsigned flags;
     pthread_mutex_t lock;
     struct mark *mark; /* where it was last recorded */
@@ -132,6 +133,16 @@ API cuStreamGetCtx(CUstream handle, CUcontext *made)
     return status ? status : made ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+API cuStreamGetDevice(CUstream handle, CUdevice *device)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(handle, &context, &stream);
+    if (!status && device)
+        *device = context->card->ordinal;
+    return status ? status : device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
 {
     struct context *context;
@@ -185,6 +196,7 @@ API cuEventCreate(CUevent *made, unsigned flags)
     if (!event || !event->handle)
         return CUDA_ERROR_OUT_OF_MEMORY;
     event->flags = flags;
+    event->context = context;
     pthread_mutex_init(&event->lock, 0);
     *made = event->handle;
     return CUDA_SUCCESS;
@@ -222,15 +234,13 @@ API cuEventDestroy_v2(CUevent handle)
     return CUDA_SUCCESS;
 }
 
-API cuEventRecord(CUevent handle, CUstream on)
+CUresult event_record(CUevent handle, struct stream *stream)
 {
     struct event *event;
-    struct context *context;
-    struct stream *stream;
     struct mark *mark, *before;
     CUresult status = find_event(handle, &event);
-    if (!status)
-        status = context_of_stream(on, &context, &stream);
+    if (!status && event->context != stream->context)
+        status = CUDA_ERROR_INVALID_HANDLE;
     if (!status)
         status = stream_submit_mark(stream, &mark);
     if (status)
@@ -241,6 +251,14 @@ API cuEventRecord(CUevent handle, CUstream on)
     pthread_mutex_unlock(&event->lock);
     mark_drop(before);
     return CUDA_SUCCESS;
+}
+
+API cuEventRecord(CUevent handle, CUstream on)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(on, &context, &stream);
+    return status ? status : event_record(handle, stream);
 }
 
 API cuEventRecordWithFlags(CUevent handle, CUstream on, unsigned flags)
@@ -277,15 +295,10 @@ API cuEventSynchronize(CUevent handle)
     return status;
 }
 
-API cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags)
+CUresult event_wait(CUevent handle, struct stream *stream)
 {
     struct event *event;
-    struct context *context;
-    struct stream *stream;
-    (void)flags;
     CUresult status = find_event(handle, &event);
-    if (!status)
-        status = context_of_stream(on, &context, &stream);
     if (status)
         return status;
     struct mark *mark = place_of(event);
@@ -303,6 +316,16 @@ API cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags)
     if (status)
         mark_drop(mark);
     return status;
+}
+
+API cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags)
+{
+    struct context *context;
+    struct stream *stream;
+    CUresult status = context_of_stream(on, &context, &stream);
+    if (!status && flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+        status = CUDA_ERROR_INVALID_VALUE;
+    return status ? status : event_wait(handle, stream);
 }
 
 API cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)

@@ -16,6 +16,7 @@ from tests.enforce.rig import CAP, CONTEXT, MIB, Tenant
 CLIENTS = Path(__file__).parent / "clients"
 PATIENCE = 60.0
 OUT_OF_MEMORY = 2
+NOT_INITIALIZED = 3
 
 PROGRAM = f"import sys; sys.path.insert(0, {str(CLIENTS)!r})\nfrom cuda import *\n"
 
@@ -112,13 +113,16 @@ def test_a_child_of_fork_has_its_own_slot_and_its_parents_memory_stays_charged(t
     made = tenant(cap=2 * CONTEXT + 200 * MIB)
     code = """
 import os
-start()
-allocate(150 * MIB)
+there, here = os.pipe()
 child = os.fork()
 if not child:
+    os.read(there, 1)
     start()
     print("child", allocate(60 * MIB)[0], allocate(40 * MIB)[0], flush=True)
     os._exit(0)
+start()
+allocate(150 * MIB)
+os.write(here, b"-")
 os.waitpid(child, 0)
 print("parent", allocate(60 * MIB)[0], allocate(50 * MIB)[0], memory()[1] - memory()[0])
 """
@@ -126,6 +130,23 @@ print("parent", allocate(60 * MIB)[0], allocate(50 * MIB)[0], memory()[1] - memo
     assert done[0] == f"child {OUT_OF_MEMORY} 0"
     # The child's context and memory are gone; with them there is room again.
     assert done[1] == f"parent 0 0 {CONTEXT + 260 * MIB}"
+
+
+def test_a_child_of_a_process_that_uses_the_gpu_gives_nothing_of_it_back(tenant: Tenants) -> None:
+    made = tenant(cap=CONTEXT + 200 * MIB)
+    code = """
+import os
+start()
+allocate(150 * MIB)
+child = os.fork()
+if not child:
+    print("child", cuda.cuInit(0), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print("parent", allocate(60 * MIB)[0], allocate(50 * MIB)[0], memory()[1] - memory()[0])
+"""
+    done = finish(python(made, code)).splitlines()
+    assert done == [f"child {NOT_INITIALIZED}", f"parent {OUT_OF_MEMORY} 0 {CONTEXT + 200 * MIB}"]
 
 
 def test_a_process_that_calls_exec_begins_anew(tenant: Tenants) -> None:

@@ -22,6 +22,12 @@ def test_streams_events_graphs_and_callbacks_keep_their_order(client: Client) ->
     assert {name for name, good in results.items() if not good} == set()
 
 
+def test_the_driver_api_does_what_its_documentation_says(client: Client) -> None:
+    results = client("api.py", "--devices", "2", "--memory", "1Gi")
+    assert len(results) > 100
+    assert {name for name, good in results.items() if not good} == set()
+
+
 def test_libraries_pools_extended_launches_and_rectangles(client: Client) -> None:
     results = client("libraries.py", "--memory", "1Gi")
     assert len(results) > 7

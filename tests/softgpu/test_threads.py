@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from cudaapi.header import include_folder
+
 from milligpu.native import library
 from tests.softgpu.conftest import Softgpu
 from tests.softgpu.machine import CLIENTS
