@@ -42,10 +42,7 @@ API cuCtxSetLimit(CUlimit which, size_t value)
 API cuCtxGetCacheConfig(CUfunc_cache *config)
 {
     struct context *context;
-    CUresult status = context_current(&context);
-    if (!status && config)
-        *config = CU_FUNC_CACHE_PREFER_NONE;
-    return status ? status : config ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(context_current(&context), config, CU_FUNC_CACHE_PREFER_NONE);
 }
 
 API cuCtxSetCacheConfig(CUfunc_cache config)
@@ -71,10 +68,9 @@ API cuCtxDisablePeerAccess(CUcontext peer)
 
 API cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t size, CUmemLocation location, unsigned flags, CUstream on)
 {
-    struct context *context;
     struct stream *stream;
     (void)location;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     return status ? status : !flags && memory_holds(pointer, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

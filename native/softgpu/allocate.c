@@ -95,10 +95,9 @@ API cuMemFreeHost(void *pointer)
 
 API cuMemFreeAsync(CUdeviceptr pointer, CUstream on)
 {
-    struct context *context;
     struct stream *stream;
     struct allocation found;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     if (status || !pointer)
         return status;
     if (!memory_find(pointer, &found) || found.start != pointer || !found.mapped)

@@ -102,14 +102,13 @@ static bool counts(const struct stream *stream, CUstreamCaptureMode mode)
 
 static CUresult begin(CUstream handle, CUgraph graph, const CUgraphNode *needs, size_t count, CUstreamCaptureMode mode)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
-    if (stream == context->legacy)
+    if (stream == stream->context->legacy)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
@@ -121,7 +120,7 @@ static CUresult begin(CUstream handle, CUgraph graph, const CUgraphNode *needs, 
         free(capture);
         return status;
     }
-    atomic_fetch_add(&context->captures, counts(stream, mode));
+    atomic_fetch_add(&stream->context->captures, counts(stream, mode));
     stream->capture = capture;
     return tips_add(&stream->tips, needs, count);
 }
@@ -158,9 +157,8 @@ static bool release(struct context *context, const struct capture *capture)
 
 API cuStreamEndCapture(CUstream handle, CUgraph *graph)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     struct capture *capture = stream->capture;
@@ -170,14 +168,14 @@ API cuStreamEndCapture(CUstream handle, CUgraph *graph)
         return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin != stream)
         return spoil(capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
-    bool unjoined = release(context, capture);
+    bool unjoined = release(stream->context, capture);
     status = capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
              : unjoined       ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                               : CUDA_SUCCESS;
     *graph = status ? 0 : capture->graph;
     if (status && !capture->given)
         cuGraphDestroy(capture->graph);
-    atomic_fetch_sub(&context->captures, counts(stream, capture->mode));
+    atomic_fetch_sub(&stream->context->captures, counts(stream, capture->mode));
     free(capture);
     return status;
 }
@@ -185,9 +183,8 @@ API cuStreamEndCapture(CUstream handle, CUgraph *graph)
 static CUresult describe(CUstream handle, CUstreamCaptureStatus *state, cuuint64_t *id, CUgraph *graph,
                          const CUgraphNode **dependencies, size_t *count)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     if (!state)
@@ -236,10 +233,9 @@ API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *state, cuu
 API cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode *dependencies, const CUgraphEdgeData *edges,
                                          size_t count, unsigned flags)
 {
-    struct context *context;
     struct stream *stream;
     (void)edges;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     if (!stream->capture)

@@ -6,13 +6,10 @@
 enum { STACK_DEPTH = 256 };
 static _Thread_local CUcontext stack[STACK_DEPTH];
 static _Thread_local int depth;
-static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct context *primaries[MOST_CARDS];
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context *all;
-static unsigned primary_flags[MOST_CARDS];
 
-static CUresult context_new(struct card *card, unsigned flags, struct context **made)
+CUresult context_new(struct card *card, unsigned flags, struct context **made)
 {
     uint32_t slot = 0;
     size_t room = sizeof slot;
@@ -45,7 +42,7 @@ static CUresult context_new(struct card *card, unsigned flags, struct context **
 }
 
 /* The structure stays: a worker may still look at it, and a context is small beside what it held. */
-static void context_end(struct context *context)
+void context_end(struct context *context)
 {
     context_drain(context, false);
     handle_drop(HANDLE_CONTEXT, context->handle);
@@ -61,7 +58,15 @@ static void context_end(struct context *context)
     card_call(context->card, WIRE_CONTEXT_CLOSE, &context->slot, sizeof context->slot, 0, 0, 0);
 }
 
-/* ---- all of them, for checkpoints ---- */
+/* ---- all of them ---- */
+void contexts_drain(void)
+{
+    pthread_mutex_lock(&all_lock);
+    for (struct context *context = all; context; context = context->next)
+        context_drain(context, false);
+    pthread_mutex_unlock(&all_lock);
+}
+
 bool contexts_idle(void)
 {
     bool quiet = true;
@@ -219,13 +224,7 @@ API cuCtxSetCurrent(CUcontext handle)
 
 API cuCtxGetCurrent(CUcontext *handle)
 {
-    CUresult status = sg_ready();
-    if (status)
-        return status;
-    if (!handle)
-        return CUDA_ERROR_INVALID_VALUE;
-    *handle = depth ? stack[depth - 1] : 0;
-    return CUDA_SUCCESS;
+    ANSWER(sg_ready(), handle, depth ? stack[depth - 1] : 0);
 }
 
 API cuCtxPushCurrent_v2(CUcontext handle)
@@ -262,13 +261,7 @@ static CUresult context_find(CUcontext handle, struct context **context)
 API cuCtxGetDevice_v2(CUdevice *device, CUcontext handle)
 {
     struct context *context;
-    CUresult status = context_find(handle, &context);
-    if (status)
-        return status;
-    if (!device)
-        return CUDA_ERROR_INVALID_VALUE;
-    *device = context->card->ordinal;
-    return CUDA_SUCCESS;
+    ANSWER(context_find(handle, &context), device, context->card->ordinal);
 }
 
 API cuCtxGetDevice(CUdevice *device)
@@ -279,25 +272,13 @@ API cuCtxGetDevice(CUdevice *device)
 API cuCtxGetId(CUcontext handle, unsigned long long *id)
 {
     struct context *context = handle ? handle_get(HANDLE_CONTEXT, handle) : 0;
-    CUresult status = handle ? (context ? sg_ready() : CUDA_ERROR_CONTEXT_IS_DESTROYED) : context_current(&context);
-    if (status)
-        return status;
-    if (!id)
-        return CUDA_ERROR_INVALID_VALUE;
-    *id = context->id;
-    return CUDA_SUCCESS;
+    ANSWER(handle && !context ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context_find(handle, &context), id, context->id);
 }
 
 API cuCtxGetFlags(unsigned *flags)
 {
     struct context *context;
-    CUresult status = context_current(&context);
-    if (status)
-        return status;
-    if (!flags)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = context->flags;
-    return CUDA_SUCCESS;
+    ANSWER(context_current(&context), flags, context->flags);
 }
 
 API cuCtxSetFlags(unsigned flags)
@@ -356,83 +337,4 @@ API cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
     if (!other)
         return CUDA_ERROR_INVALID_CONTEXT;
     return flags ? CUDA_ERROR_INVALID_VALUE : other->card == context->card ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
-/* ---- primary contexts ---- */
-API cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
-{
-    struct card *card;
-    CUresult status = sg_card(device, &card);
-    if (status)
-        return status;
-    if (!handle)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&primary_lock);
-    if (!primaries[device]) {
-        status = context_new(card, primary_flags[device], &primaries[device]);
-        if (!status)
-            primaries[device]->primary = true;
-    }
-    if (!status) {
-        primaries[device]->references++;
-        *handle = primaries[device]->handle;
-    }
-    pthread_mutex_unlock(&primary_lock);
-    return status;
-}
-
-static CUresult primary_end(CUdevice device, bool reset)
-{
-    struct card *card;
-    struct context *ended = 0;
-    CUresult status = sg_card(device, &card);
-    if (status)
-        return status;
-    pthread_mutex_lock(&primary_lock);
-    struct context *context = primaries[device];
-    if (!context && !reset)
-        status = CUDA_ERROR_INVALID_CONTEXT;
-    else if (context && (reset || !--context->references)) {
-        ended = context;
-        primaries[device] = 0;
-    }
-    pthread_mutex_unlock(&primary_lock);
-    if (ended)
-        context_end(ended);
-    return status;
-}
-
-API cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    return primary_end(device, false);
-}
-
-API cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    return primary_end(device, true);
-}
-
-API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
-{
-    struct card *card;
-    CUresult status = sg_card(device, &card);
-    if (status)
-        return status;
-    if (!flags || !active)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = primary_flags[device];
-    *active = primaries[device] != 0;
-    return CUDA_SUCCESS;
-}
-
-API cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
-{
-    struct card *card;
-    CUresult status = sg_card(device, &card);
-    if (status)
-        return status;
-    if (flags & ~CU_CTX_FLAGS_MASK)
-        return CUDA_ERROR_INVALID_VALUE;
-    primary_flags[device] = flags;
-    return CUDA_SUCCESS;
 }

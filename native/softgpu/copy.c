@@ -22,31 +22,29 @@ static CUresult submit_copy(struct stream *stream, uintptr_t to, uintptr_t from,
 
 static CUresult copy_now(uintptr_t to, bool to_device, uintptr_t from, bool from_device, size_t size)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(0, &context, &stream);
+    CUresult status = stream_find(0, &stream);
     if (!status)
         status = stream_settle(stream);
     if (status || !size)
         return status;
     if (!to || !from || (to_device && !device_side(to, size)) || (from_device && !device_side(from, size)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (modelled(context)) {
+    if (modelled(stream->context)) {
         status = submit_copy(stream, to, from, size);
         return status ? status : stream_wait(stream, stream_submitted(stream));
     }
     uint64_t start = now_nanoseconds();
     memmove((void *)to, (const void *)from, size);
-    account_copy(context, to_device ? size : 0, from_device ? size : 0, now_nanoseconds() - start);
+    account_copy(stream->context, to_device ? size : 0, from_device ? size : 0, now_nanoseconds() - start);
     return CUDA_SUCCESS;
 }
 
 /* Memory that is not page-locked may change or go as soon as the call returns, so the call waits. */
 static CUresult copy_later(uintptr_t to, bool to_device, uintptr_t from, bool from_device, size_t size, CUstream on)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     if (status || !size)
         return status;
     if (!to || !from || (to_device && !device_side(to, size)) || (from_device && !device_side(from, size)))
@@ -179,9 +177,8 @@ CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *box)
 
 API cuMemcpy3D_v2(const CUDA_MEMCPY3D *box)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(0, &context, &stream);
+    CUresult status = stream_find(0, &stream);
     if (!status)
         status = copy_submit(stream, box);
     return status ? status : stream_wait(stream, stream_submitted(stream));
@@ -189,9 +186,8 @@ API cuMemcpy3D_v2(const CUDA_MEMCPY3D *box)
 
 API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *box, CUstream on)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     if (!status)
         status = copy_submit(stream, box);
     if (status || (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && box->dstMemoryType == CU_MEMORYTYPE_DEVICE))

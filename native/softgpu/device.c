@@ -80,25 +80,13 @@ API cuDriverGetVersion(int *version)
 
 API cuDeviceGetCount(int *count)
 {
-    CUresult status = sg_ready();
-    if (status)
-        return status;
-    if (!count)
-        return CUDA_ERROR_INVALID_VALUE;
-    *count = card_count;
-    return CUDA_SUCCESS;
+    ANSWER(sg_ready(), count, card_count);
 }
 
 API cuDeviceGet(CUdevice *device, int ordinal)
 {
     struct card *card;
-    CUresult status = sg_card(ordinal, &card);
-    if (status)
-        return status;
-    if (!device)
-        return CUDA_ERROR_INVALID_VALUE;
-    *device = ordinal;
-    return CUDA_SUCCESS;
+    ANSWER(sg_card(ordinal, &card), device, ordinal);
 }
 
 API cuDeviceGetName(char *name, int length, CUdevice device)
@@ -133,13 +121,7 @@ API cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     struct card *card;
-    CUresult status = sg_card(device, &card);
-    if (status)
-        return status;
-    if (!bytes)
-        return CUDA_ERROR_INVALID_VALUE;
-    *bytes = card->device.memory;
-    return CUDA_SUCCESS;
+    ANSWER(sg_card(device, &card), bytes, card->device.memory);
 }
 
 API cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
@@ -223,6 +205,8 @@ static int attribute(const struct wire_device *device, CUdevice_attribute which)
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED: return 1;
     default: return 0;
     }

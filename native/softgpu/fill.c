@@ -28,9 +28,8 @@ CUresult fill_submit(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, struct stream *stre
 
 static CUresult fill_on(CUstream on, CUDA_MEMSET_NODE_PARAMS_v2 fill, bool wait)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     if (status || !fill.width || !fill.height)
         return status;
     status = fill_check(&fill);

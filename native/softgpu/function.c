@@ -65,19 +65,13 @@ API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value)
 API cuFuncGetName(const char **name, CUfunction handle)
 {
     struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (!status && name)
-        *name = function->kernel->name;
-    return status ? status : name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(function_find(handle, &function), name, function->kernel->name);
 }
 
 API cuFuncGetModule(CUmodule *module, CUfunction handle)
 {
     struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (!status && module)
-        *module = function->module->handle;
-    return status ? status : module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(function_find(handle, &function), module, function->module->handle);
 }
 
 API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *size)
@@ -97,10 +91,7 @@ API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *
 API cuFuncGetParamCount(CUfunction handle, size_t *count)
 {
     struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (!status && count)
-        *count = function->kernel->parameters;
-    return status ? status : count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(function_find(handle, &function), count, function->kernel->parameters);
 }
 
 API cuFuncLoad(CUfunction handle)
@@ -112,10 +103,7 @@ API cuFuncLoad(CUfunction handle)
 API cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction handle)
 {
     struct function *function;
-    CUresult status = function_find(handle, &function);
-    if (!status && state)
-        *state = CU_FUNCTION_LOADING_STATE_LOADED;
-    return status ? status : state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(function_find(handle, &function), state, CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
 API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle, int threads, size_t dynamic_shared)

@@ -77,18 +77,16 @@ API cuGraphExecGetId(CUgraphExec handle, unsigned *id)
 
 API cuGraphUpload(CUgraphExec handle, CUstream on)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     return status ? status : handle_get(HANDLE_EXEC, handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 API cuGraphLaunch(CUgraphExec handle, CUstream on)
 {
     const struct exec *exec = handle_get(HANDLE_EXEC, handle);
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     if (status)
         return status;
     if (!exec)

@@ -52,13 +52,12 @@ CUresult launch_pack(const struct function *function, void **values, void **extr
 static CUresult launch(CUfunction handle, struct grid grid, CUstream on, void **values, void **extra)
 {
     struct function *function;
-    struct context *context;
     struct stream *stream;
     CUresult status = function_find(handle, &function);
     if (!status)
-        status = context_of_stream(on, &context, &stream);
+        status = stream_find(on, &stream);
     if (!status)
-        status = launch_check(context, function, &grid);
+        status = launch_check(stream->context, function, &grid);
     if (status)
         return status;
     struct work *work = work_new(WORK_GRID, function->kernel->parameter_bytes);

@@ -114,7 +114,14 @@ bool memory_on_card(const void *address, const struct card *card)
 bool memory_holds(uintptr_t address, size_t size)
 {
     struct allocation found;
-    return memory_find(address, &found) && size <= found.size - (address - found.start);
+    while (memory_find(address, &found)) {
+        size_t here = found.size - (address - found.start);
+        if (size <= here)
+            return true;
+        address += here; /* one mapping may begin where another ends */
+        size -= here;
+    }
+    return false;
 }
 
 CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind)
@@ -140,7 +147,7 @@ static bool charged(enum memory_kind kind)
 
 size_t memory_charged(const struct card *card)
 {
-    size_t total = 0;
+    size_t total = virtual_charged(card);
     pthread_mutex_lock(&lock);
     for (size_t at = 0; at < used; at++)
         if (charged(table[at].kind) && table[at].context->card == card)
@@ -173,7 +180,7 @@ void memory_of_pool(uintptr_t start, struct pool *pool)
 
 /* Where to ask for memory: always further on, in a region that nothing else uses, so that a freed address stays
  * unmapped and whoever still uses it is found out. It begins again when it has gone through 32 TiB. */
-static void *fresh_address(size_t size)
+void *memory_fresh_address(size_t size)
 {
     static const uintptr_t first = 0x200000000000, last = 0x400000000000;
     static uintptr_t next = 0x200000000000;
@@ -199,7 +206,8 @@ CUresult memory_new(struct context *context, size_t size, enum memory_kind kind,
     CUresult status = charged(kind) ? card_reserve(context->card, made.mapped) : CUDA_SUCCESS;
     if (status)
         return status;
-    void *memory = mmap(fresh_address(made.mapped + PAGE), made.mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(memory_fresh_address(made.mapped + PAGE), made.mapped + PAGE, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED && mprotect(memory, made.mapped, PROT_READ | PROT_WRITE)) {
         munmap(memory, made.mapped + PAGE);
         memory = MAP_FAILED;

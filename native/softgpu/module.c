@@ -255,10 +255,7 @@ API cuModuleGetFunction(CUfunction *made, CUmodule handle, const char *name)
 API cuModuleGetFunctionCount(unsigned *count, CUmodule handle)
 {
     struct module *module;
-    CUresult status = find_module(handle, &module);
-    if (!status && count)
-        *count = module->image->kernel_count;
-    return status ? status : count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(find_module(handle, &module), count, module->image->kernel_count);
 }
 
 API cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule handle)

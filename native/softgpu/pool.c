@@ -59,23 +59,13 @@ static CUresult default_pool(CUdevice device, struct pool **pool)
 API cuDeviceGetDefaultMemPool(CUmemoryPool *made, CUdevice device)
 {
     struct pool *pool;
-    CUresult status = default_pool(device, &pool);
-    if (!status && !made)
-        status = CUDA_ERROR_INVALID_VALUE;
-    if (!status)
-        *made = pool->handle;
-    return status;
+    ANSWER(default_pool(device, &pool), made, pool->handle);
 }
 
 API cuDeviceGetMemPool(CUmemoryPool *made, CUdevice device)
 {
     struct pool *pool;
-    CUresult status = default_pool(device, &pool);
-    if (!status && !made)
-        status = CUDA_ERROR_INVALID_VALUE;
-    if (!status)
-        *made = current[device]->handle;
-    return status;
+    ANSWER(default_pool(device, &pool), made, current[device]->handle);
 }
 
 API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
@@ -220,16 +210,20 @@ API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void *
     return CUDA_SUCCESS;
 }
 
+static bool serves(const struct pool *pool, const struct card *card)
+{
+    return pool->device == ANY_DEVICE || pool->device == card->ordinal;
+}
+
 API cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, CUstream on)
 {
     struct pool *pool = handle_get(HANDLE_POOL, handle);
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
-    if (!status && (!pointer || !pool || (pool->device != ANY_DEVICE && pool->device != context->card->ordinal)))
+    CUresult status = stream_find(on, &stream);
+    if (!status && (!pointer || !pool || !serves(pool, stream->context->card)))
         status = CUDA_ERROR_INVALID_VALUE;
     if (!status)
-        status = memory_new(context, size, pool->kind, (void **)pointer);
+        status = memory_new(stream->context, size, pool->kind, (void **)pointer);
     if (!status)
         memory_of_pool(*pointer, pool);
     return status;
@@ -237,11 +231,12 @@ API cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool hand
 
 API cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream on)
 {
-    struct context *context;
     struct stream *stream;
     struct pool *pool;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     if (!status)
-        status = default_pool(context->card->ordinal, &pool);
-    return status ? status : cuMemAllocFromPoolAsync(pointer, size, current[context->card->ordinal]->handle, on);
+        status = default_pool(stream->context->card->ordinal, &pool);
+    if (status)
+        return status;
+    return cuMemAllocFromPoolAsync(pointer, size, current[stream->context->card->ordinal]->handle, on);
 }

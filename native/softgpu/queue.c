@@ -1,16 +1,11 @@
-/* Streams as queues: one worker thread each, started with the first work. All queues of a context are under its
- * lock; a worker takes everything that waits at once, so that launching does not compete with running. */
+/* Streams as queues: what is submitted, in which order it may run, and waiting for it. All queues of a context are under
+ * its lock. */
 #include "softgpu.h"
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 /* As deep as a real driver's queue: a host that runs ahead must feel it at some point. */
 enum { MOST_WAITING = 1024 };
-/* A worker that ran dry looks this often before it sleeps: waking it costs the launching thread microseconds. */
-enum { LOOKS = 2000 };
 
 uint64_t now_nanoseconds(void)
 {
@@ -75,7 +70,7 @@ void stream_release(struct stream *stream)
 }
 
 /* Under the lock. */
-static void leave_context(struct stream *stream)
+void stream_leave(struct stream *stream)
 {
     struct stream **at = &stream->context->streams;
     while (*at != stream)
@@ -92,7 +87,7 @@ void stream_close(struct stream *stream)
     bool first = !stream->closing;
     stream->closing = true;
     if (first && !stream->started)
-        leave_context(stream);
+        stream_leave(stream);
     pthread_cond_signal(&stream->more);
     pthread_mutex_unlock(&context->lock);
     if (!first)
@@ -161,7 +156,7 @@ bool mark_reached(struct mark *mark)
     return stream_completed(mark->stream) >= mark->sequence;
 }
 
-static void wait_until(struct stream *stream, uint64_t sequence)
+void stream_reach(struct stream *stream, uint64_t sequence)
 {
     struct context *context = stream->context;
     if (modelled(context)) {
@@ -183,192 +178,8 @@ static void wait_until(struct stream *stream, uint64_t sequence)
 
 CUresult stream_wait(struct stream *stream, uint64_t sequence)
 {
-    wait_until(stream, sequence);
+    stream_reach(stream, sequence);
     return context_status(stream->context);
-}
-
-static void fill(const struct work *work)
-{
-    for (size_t row = 0; row < work->fill.rows; row++) {
-        char *to = work->fill.to + row * work->fill.pitch;
-        if (work->fill.unit == 1)
-            memset(to, (int)work->fill.value, work->fill.count);
-        else if (work->fill.unit == 2)
-            for (size_t at = 0; at < work->fill.count; at++)
-                ((uint16_t *)to)[at] = (uint16_t)work->fill.value;
-        else
-            for (size_t at = 0; at < work->fill.count; at++)
-                ((uint32_t *)to)[at] = work->fill.value;
-    }
-}
-
-/* After a fault nothing more touches memory, but marks, waits and callbacks go on: nobody may hang. */
-void work_run(struct stream *stream, struct work *work, struct tally *tally)
-{
-    struct context *context = stream->context;
-    if (context_status(context) != CUDA_SUCCESS)
-        return;
-    if (work->kind == WORK_GRID) {
-        int failure = grid_run(&work->grid, work->parameters, tally);
-        if (failure)
-            context_fail(context, (CUresult)failure);
-    } else if (work->kind == WORK_FILL)
-        fill(work);
-    else
-        for (size_t row = 0; row < work->copy.rows; row++)
-            memmove(work->copy.to + row * work->copy.to_pitch, work->copy.from + row * work->copy.from_pitch,
-                    work->copy.width);
-}
-
-/* Whether this is for the engine that runs kernels; copies between host and card have their own. */
-bool work_on_engine(const struct stream *stream, const struct work *work)
-{
-    const struct card *card = stream->context->card;
-    if (work->kind == WORK_COPY)
-        return memory_on_card(work->copy.to, card) && memory_on_card(work->copy.from, card);
-    return work->kind == WORK_GRID || work->kind == WORK_FILL;
-}
-
-static void copy_host(struct stream *stream, struct work *work)
-{
-    struct context *context = stream->context;
-    struct tally unused;
-    bool in = memory_on_card(work->copy.to, context->card), out = memory_on_card(work->copy.from, context->card);
-    size_t bytes = work->copy.rows * work->copy.width;
-    uint64_t start = now_nanoseconds();
-    work_run(stream, work, &unused);
-    account_copy(context, in ? bytes : 0, out ? bytes : 0, now_nanoseconds() - start);
-}
-
-/* What is not for the engine. */
-static void perform(struct stream *stream, struct work *work)
-{
-    struct context *context = stream->context;
-    switch (work->kind) {
-    case WORK_GRID:
-    case WORK_FILL:
-    case WORK_COPY: copy_host(stream, work); break;
-    case WORK_HOST:
-        if (context_status(context) == CUDA_SUCCESS)
-            work->host.function(work->host.argument);
-        break;
-    case WORK_CALLBACK:
-        work->callback.function(work->callback.stream, context_status(context),
-                                work->callback.argument);
-        break;
-    case WORK_MARK:
-        atomic_store(&work->mark->nanoseconds, now_nanoseconds());
-        mark_drop(work->mark);
-        break;
-    case WORK_WAIT:
-        wait_until(work->mark->stream, work->mark->sequence);
-        mark_drop(work->mark);
-        break;
-    case WORK_FREE:
-        memory_free_later(work->pointer);
-        break;
-    }
-}
-
-static void complete(struct stream *stream, uint64_t sequence)
-{
-    struct context *context = stream->context;
-    atomic_store(&stream->completed, sequence);
-    if (atomic_load(&context->waiters)) {
-        pthread_mutex_lock(&context->lock);
-        pthread_cond_broadcast(&context->done);
-        pthread_mutex_unlock(&context->lock);
-    }
-}
-
-/* Everything that waits, or null when the stream has ended. */
-static struct work *take(struct stream *stream)
-{
-    struct context *context = stream->context;
-    atomic_store(&stream->idle, true);
-    for (int look = 0; look < LOOKS && !__atomic_load_n(&stream->first, __ATOMIC_RELAXED); look++)
-        __builtin_ia32_pause();
-    pthread_mutex_lock(&context->lock);
-    while (!stream->first && (!stream->closing || stream->trail)) {
-        atomic_store(&stream->idle, true);
-        modelled_sleep(stream, &stream->more);
-    }
-    struct work *work = stream->first;
-    __atomic_store_n(&stream->first, 0, __ATOMIC_RELAXED);
-    stream->last = &stream->first;
-    if (!work)
-        leave_context(stream);
-    pthread_mutex_unlock(&context->lock);
-    return work;
-}
-
-/* The engine is busy from the first to the last of what is for it in a row: clocks cost more than small kernels do. */
-static void perform_all(struct stream *stream, struct work *work)
-{
-    struct tally unused;
-    bool busy = false;
-    for (struct work *next; work; work = next) {
-        bool engine = work_on_engine(stream, work);
-        next = work->next;
-        if (engine && !busy)
-            account_begin(stream->context);
-        else if (busy && !engine)
-            account_end(stream->context);
-        if (engine)
-            work_run(stream, work, &unused);
-        else
-            perform(stream, work);
-        if (engine && !next)
-            account_end(stream->context);
-        busy = engine;
-        complete(stream, work->sequence);
-        free(work);
-    }
-}
-
-static void perform_modelled(struct stream *stream, struct work *work)
-{
-    for (struct work *next; work; work = next) {
-        next = work->next;
-        modelled_perform(stream, work);
-    }
-}
-
-_Thread_local bool sg_worker;
-
-static void *worker(void *argument)
-{
-    struct stream *stream = argument;
-    sg_worker = true;
-    for (struct work *work = take(stream); work; work = take(stream))
-        if (modelled(stream->context))
-            perform_modelled(stream, work);
-        else
-            perform_all(stream, work);
-    stream_release(stream);
-    return 0;
-}
-
-static bool start(struct stream *stream)
-{
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    /* Signals belong to the program's own threads, except for the faults that kernels cause. */
-    sigdelset(&all, SIGSEGV);
-    sigdelset(&all, SIGBUS);
-    sigdelset(&all, SIGFPE);
-    sigdelset(&all, SIGILL);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    stream_keep(stream);
-    stream->started = !pthread_create(&stream->worker, &attributes, worker, stream);
-    if (!stream->started)
-        stream_release(stream);
-    pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, 0);
-    return stream->started;
 }
 
 static void append(struct stream *stream, struct work *work)
@@ -424,9 +235,9 @@ static CUresult submit(struct stream *stream, struct work *work, struct mark *ma
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     uint64_t submitted = stream_submitted(stream), completed = atomic_load(&stream->completed);
     if (submitted > completed + MOST_WAITING)
-        wait_until(stream, submitted - MOST_WAITING);
+        stream_reach(stream, submitted - MOST_WAITING);
     pthread_mutex_lock(&context->lock);
-    bool closed = stream->closing, good = !closed && (stream->started || start(stream)) && order(stream);
+    bool closed = stream->closing, good = !closed && (stream->started || stream_start(stream)) && order(stream);
     if (good) {
         append(stream, work);
         if (mark)
@@ -514,7 +325,7 @@ CUresult context_drain(struct context *context, bool blocking_only)
     CUresult status = places_of(context, blocking_only, &places, &count);
     pthread_mutex_unlock(&context->lock);
     for (size_t at = 0; at < count; at++) {
-        wait_until(places[at].stream, places[at].sequence);
+        stream_reach(places[at].stream, places[at].sequence);
         stream_release(places[at].stream);
     }
     free(places);
@@ -540,6 +351,6 @@ CUresult stream_settle(struct stream *stream)
     if (stream == context->legacy)
         return context_drain(context, true);
     if (!(stream->flags & CU_STREAM_NON_BLOCKING))
-        wait_until(context->legacy, stream_submitted(context->legacy));
+        stream_reach(context->legacy, stream_submitted(context->legacy));
     return stream_wait(stream, stream_submitted(stream));
 }

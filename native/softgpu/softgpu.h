@@ -12,10 +12,20 @@
 
 #define API __attribute__((visibility("default"))) CUresult
 
+/* How a question ends: with what is wrong, or with the answer in the caller's place for it. */
+#define ANSWER(STATUS, PLACE, VALUE)                                                                                   \
+    CUresult status = (STATUS);                                                                                        \
+    if (status)                                                                                                        \
+        return status;                                                                                                 \
+    if (!(PLACE))                                                                                                      \
+        return CUDA_ERROR_INVALID_VALUE;                                                                               \
+    *(PLACE) = (VALUE);                                                                                                \
+    return CUDA_SUCCESS
+
 /* ---- handles: numbers that can be checked, never pointers that must be trusted ---- */
 enum handle_kind { HANDLE_CONTEXT = 1, HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_GRAPH,
                    HANDLE_NODE, HANDLE_EXEC, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_POOL, HANDLE_LINKER, HANDLE_OWNED,
-                   HANDLE_KINDS };
+                   HANDLE_PHYSICAL, HANDLE_KINDS };
 void *handle_new(enum handle_kind kind, void *object); /* null when there are too many */
 void *handle_get(enum handle_kind kind, const void *handle);
 void *handle_drop(enum handle_kind kind, const void *handle); /* the object, for its owner to free */
@@ -77,11 +87,14 @@ struct context {
     uint64_t ends[ACTIVITY_JOBS]; /* of jobs whose end was seen; under the lock */
     uint64_t ended;               /* jobs so far */
 };
+CUresult context_new(struct card *card, unsigned flags, struct context **made);
+void context_end(struct context *context);
 CUresult context_current(struct context **context);
+void contexts_drain(void);                /* waits for all of them */
 bool contexts_idle(void);                 /* nothing is left of what was submitted */
 void contexts_close(struct card *card);   /* with its daemon; they go on living here */
 CUresult contexts_open(struct card *card, struct card *target);
-CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream);
+CUresult stream_find(CUstream handle, struct stream **stream);
 void context_fail(struct context *context, CUresult failure); /* its own kernel did something wrong */
 CUresult context_status(struct context *context);             /* the sticky error, also of a card that failed */
 unsigned long long next_id(void);
@@ -164,7 +177,12 @@ void streams_close(struct context *context);
 struct work *work_new(enum work_kind kind, size_t parameter_bytes);
 CUresult stream_submit(struct stream *stream, struct work *work);
 CUresult stream_submit_mark(struct stream *stream, struct mark **mark);
-CUresult stream_wait(struct stream *stream, uint64_t sequence);
+/* Whoever waits for a thread looks this often before it sleeps: waking costs the other one microseconds. */
+enum { LOOKS = 2000 };
+bool stream_start(struct stream *stream); /* its worker; under the lock */
+void stream_leave(struct stream *stream); /* its context; under the lock */
+void stream_reach(struct stream *stream, uint64_t sequence);
+CUresult stream_wait(struct stream *stream, uint64_t sequence); /* the same, and whether all is well */
 CUresult stream_settle(struct stream *stream); /* waits, as its next work would */
 CUresult context_drain(struct context *context, bool blocking_only);
 bool context_busy(struct context *context, bool blocking_only);
@@ -227,6 +245,8 @@ CUresult memory_free(uintptr_t start, bool host);
 void memory_free_later(uintptr_t start);
 void memory_free_context(struct context *context);
 size_t memory_charged(const struct card *card); /* bytes of it that this process holds, contexts aside */
+size_t virtual_charged(const struct card *card); /* the part of them that was made apart from addresses */
+void *memory_fresh_address(size_t size);
 bool memory_find(uintptr_t address, struct allocation *found);
 bool memory_on_host(const struct allocation *allocation);
 bool memory_overlaps(uintptr_t start, size_t size);

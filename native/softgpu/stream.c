@@ -10,25 +10,19 @@ struct event {
     struct mark *mark; /* where it was last recorded */
 };
 
-CUresult context_of_stream(CUstream handle, struct context **context, struct stream **stream)
+CUresult stream_find(CUstream handle, struct stream **stream)
 {
+    struct context *context;
     if (!handle)
         handle = cudaapi_null_stream;
-    if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
-        CUresult status = context_current(context);
-        if (status)
-            return status;
-        *stream = (*context)->legacy;
-        return handle == CU_STREAM_LEGACY ? CUDA_SUCCESS : stream_of_thread(*context, stream);
-    }
-    CUresult status = sg_ready();
+    bool special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+    CUresult status = special ? context_current(&context) : sg_ready();
     if (status)
         return status;
-    *stream = handle_get(HANDLE_STREAM, handle);
-    if (!*stream)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *context = (*stream)->context;
-    return CUDA_SUCCESS;
+    if (handle == CU_STREAM_PER_THREAD)
+        return stream_of_thread(context, stream);
+    *stream = special ? context->legacy : handle_get(HANDLE_STREAM, handle);
+    return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 API cuStreamCreateWithPriority(CUstream *made, unsigned flags, int priority)
@@ -65,89 +59,69 @@ API cuStreamDestroy_v2(CUstream handle)
 
 API cuStreamSynchronize(CUstream handle)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     status = capture_forbids(stream);
     if (status)
         return status;
-    return stream == context->legacy ? context_drain(context, true) : stream_wait(stream, stream_submitted(stream));
+    if (stream == stream->context->legacy)
+        return context_drain(stream->context, true);
+    return stream_wait(stream, stream_submitted(stream));
 }
 
 API cuStreamQuery(CUstream handle)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     status = capture_forbids(stream);
     if (!status)
-        status = context_status(context);
+        status = context_status(stream->context);
     if (status)
         return status;
     uint64_t submitted = stream_submitted(stream);
-    bool busy = stream == context->legacy ? context_busy(context, true) : stream_completed(stream) < submitted;
+    bool all = stream == stream->context->legacy;
+    bool busy = all ? context_busy(stream->context, true) : stream_completed(stream) < submitted;
     return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 API cuStreamGetFlags(CUstream handle, unsigned *flags)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
-    if (!status && flags)
-        *flags = stream->flags;
-    return status ? status : flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(stream_find(handle, &stream), flags, stream->flags);
 }
 
 API cuStreamGetPriority(CUstream handle, int *priority)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
-    if (!status && priority)
-        *priority = stream->priority;
-    return status ? status : priority ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(stream_find(handle, &stream), priority, stream->priority);
 }
 
 API cuStreamGetId(CUstream handle, unsigned long long *id)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
-    if (!status && id)
-        *id = stream->id;
-    return status ? status : id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(stream_find(handle, &stream), id, stream->id);
 }
 
 API cuStreamGetCtx(CUstream handle, CUcontext *made)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
-    if (!status && made)
-        *made = context->handle;
-    return status ? status : made ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(stream_find(handle, &stream), made, stream->context->handle);
 }
 
 API cuStreamGetDevice(CUstream handle, CUdevice *device)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
-    if (!status && device)
-        *device = context->card->ordinal;
-    return status ? status : device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ANSWER(stream_find(handle, &stream), device, stream->context->card->ordinal);
 }
 
 API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     if (!function)
@@ -162,9 +136,8 @@ API cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
 
 API cuStreamAddCallback(CUstream handle, CUstreamCallback function, void *argument, unsigned flags)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(handle, &context, &stream);
+    CUresult status = stream_find(handle, &stream);
     if (status)
         return status;
     if (!function || flags)
@@ -255,9 +228,8 @@ CUresult event_record(CUevent handle, struct stream *stream)
 
 API cuEventRecord(CUevent handle, CUstream on)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     return status ? status : event_record(handle, stream);
 }
 
@@ -320,9 +292,8 @@ CUresult event_wait(CUevent handle, struct stream *stream)
 
 API cuStreamWaitEvent(CUstream on, CUevent handle, unsigned flags)
 {
-    struct context *context;
     struct stream *stream;
-    CUresult status = context_of_stream(on, &context, &stream);
+    CUresult status = stream_find(on, &stream);
     if (!status && flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         status = CUDA_ERROR_INVALID_VALUE;
     return status ? status : event_wait(handle, stream);

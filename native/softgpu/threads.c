@@ -1,5 +1,5 @@
-/* The default stream that each thread has for itself in each context: made when it is first used, closed when the thread
- * ends. What a thread that has ended had submitted still counts among its context's streams until it is done. */
+/* The default stream that each thread has for itself in each context: made when it is first used, closed when the
+ * thread ends. A closed stream counts among its context's until all that was submitted to it is done. */
 #include "softgpu.h"
 #include <stdlib.h>
 

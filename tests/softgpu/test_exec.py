@@ -144,16 +144,20 @@ def test_a_daemon_that_dies_under_a_client_is_an_error_not_a_hang(softgpu: Softg
     code = (
         PROBE
         + """
-import pathlib, signal
+import pathlib, signal, time
 pid = int(pathlib.Path(os.environ["MILLIGPU_SOFTGPU"], "daemon.pid").read_text())
 os.kill(pid, signal.SIGKILL)
 pointer = ctypes.c_uint64()
-print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), 4096), cuda.cuMemAlloc_v2(ctypes.byref(pointer), 4096))
+print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), 4096), cuda.cuMemAlloc_v2(ctypes.byref(pointer), 4096), end=" ")
+deadline = time.monotonic() + 60
+while not (status := cuda.cuCtxSynchronize()) and time.monotonic() < deadline:
+    pass
+print(status)
 """
     )
     done = softgpu("exec", "--", *python(code))
     folder = Path(done.stdout.split()[0])
-    assert done.stdout.splitlines()[-1] == "46 46"
+    assert done.stdout.splitlines()[-1] == "46 46 46"
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
             path.unlink()

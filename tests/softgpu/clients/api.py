@@ -384,6 +384,50 @@ def pools(case: Case) -> None:
     says("the default pool destroyed", cu.cuMemPoolDestroy(check(cu.cuDeviceGetDefaultMemPool(0))), "INVALID_VALUE")
 
 
+def virtual(case: Case) -> None:
+    """Addresses and memory apart."""
+    prop, access = cu.CUmemAllocationProp(), cu.CUmemAccessDesc()
+    prop.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    prop.location.type = access.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    prop.requestedHandleTypes = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    unit = check(cu.cuMemGetAllocationGranularity(prop, cu.CUmemAllocationGranularity_flags(0)))
+    before = check(cu.cuMemGetInfo())[0]
+    start = int(check(cu.cuMemAddressReserve(4 * unit, 0, 0, 0)))
+    first, second = (check(cu.cuMemCreate(unit, prop, 0)) for _ in range(2))
+    holds("physical memory is charged", before - check(cu.cuMemGetInfo())[0] == 2 * unit)
+    says("more than the card has", cu.cuMemCreate(1 << 40, prop, 0), "OUT_OF_MEMORY")
+    says("part of a unit", cu.cuMemCreate(unit // 2, prop, 0), "INVALID_VALUE")
+    check(cu.cuMemMap(start, unit, 0, first, 0))
+    check(cu.cuMemMap(start + unit, unit, 0, second, 0))
+    says("mapped twice", cu.cuMemMap(start, unit, 0, second, 0), "INVALID_VALUE")
+    says("mapped where nothing is reserved", cu.cuMemMap(start + 4 * unit, unit, 0, first, 0), "INVALID_VALUE")
+    says("used without access", cu.cuMemsetD8(start, 1, unit), "INVALID_VALUE")
+    check(cu.cuMemSetAccess(start, 2 * unit, [access], 1))
+    check(cu.cuMemsetD32(start, 5, 2 * unit // 4))
+    launch(case.add, 1, N, cu.CUdeviceptr(start + unit), 3)
+    check(cu.cuCtxSynchronize())
+    values = download(start + unit - 4 * N, (2 * N,), np.int32)
+    holds("copies go over neighbours", (values[:N] == 5).all() and (values[N:] == 8).all())
+    says("access to what is not mapped", cu.cuMemSetAccess(start, 3 * unit, [access], 1), "INVALID_VALUE")
+    says("addresses freed while mapped", cu.cuMemAddressFree(start, 4 * unit), "INVALID_VALUE")
+    shared = int(check(cu.cuMemExportToShareableHandle(second, prop.requestedHandleTypes, 0)))
+    again = check(cu.cuMemImportFromShareableHandle(shared, prop.requestedHandleTypes))
+    os.close(shared)
+    check(cu.cuMemMap(start + 2 * unit, unit, 0, again, 0))
+    check(cu.cuMemSetAccess(start + 2 * unit, unit, [access], 1))
+    holds("shared memory is the same", (download(start + 2 * unit, (N,), np.int32) == 8).all())
+    for handle in (first, second, again):
+        check(cu.cuMemRelease(handle))
+    says("released twice", cu.cuMemRelease(first), "INVALID_VALUE")
+    holds("memory lives while it is mapped", before - check(cu.cuMemGetInfo())[0] == 2 * unit)
+    check(cu.cuMemUnmap(start, 3 * unit))
+    holds("and is given back after that", check(cu.cuMemGetInfo())[0] == before)
+    says("used when it is gone", cu.cuMemcpyDtoD(start, start + 8, 4), "INVALID_VALUE")
+    check(cu.cuMemAddressFree(start, 4 * unit))
+    says("addresses freed twice", cu.cuMemAddressFree(start, 4 * unit), "INVALID_VALUE")
+
+
 def forks(case: Case) -> None:
     child = os.fork()
     if not child:
@@ -396,7 +440,20 @@ def forks(case: Case) -> None:
 
 def main() -> None:
     case = Case()
-    for area in (memory, boxes, pointers, functions, contexts, streams, graphs, captures, devices, pools, forks):
+    for area in (
+        memory,
+        boxes,
+        pointers,
+        functions,
+        contexts,
+        streams,
+        graphs,
+        captures,
+        devices,
+        pools,
+        virtual,
+        forks,
+    ):
         area(case)
     print(json.dumps(found))
 
