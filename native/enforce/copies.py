@@ -9,7 +9,9 @@ import re
 from pathlib import Path
 
 from cudaapi import header
-from cudaapi.header import Function
+from cudaapi.header import is_stream
+from vendorapi.complete import add_header
+from vendorapi.header import Function
 
 MOVES = re.compile(r"cuMem(cpy|set|Prefetch|DiscardAndPrefetch|BatchDecompress)")
 
@@ -31,18 +33,18 @@ def wrappers(functions: dict[str, Function]) -> str:
 def moved(function: Function) -> str | None:
     """The C expression for the bytes that a call moves."""
     names = [parameter.name for parameter in function.parameters]
-    if box := re.search(r"const CUDA_MEMCPY(2D|3D|3D_PEER)(?:_v1)? \*(\w+)", _text(function)):
+    if box := re.search(r"const CUDA_MEMCPY(2D|3D|3D_PEER)(?:_v1)? \*(\w+)", function.declarations):
         return f"{box[2]} ? (uint64_t){box[2]}->WidthInBytes * {box[2]}->Height" + (
             " : 0" if box[1] == "2D" else f" * {box[2]}->Depth : 0"
         )
     if fill := re.match(r"cuMemset(D2)?D(8|16|32)", function.symbol):
         count = "(uint64_t)Width * Height" if fill[1] else "(uint64_t)N"
         return f"{count} * {int(fill[2]) // 8}"
-    if "CUDA_MEMCPY3D_BATCH_OP *op" in _text(function):
+    if "CUDA_MEMCPY3D_BATCH_OP *op" in function.declarations:
         return "moved_boxes(numOps, opList)" if "numOps" in names else "moved_boxes(1, op)"
-    if "CUmemDecompressParams *paramsArray" in _text(function):
+    if "CUmemDecompressParams *paramsArray" in function.declarations:
         return "moved_decompressed(count, paramsArray)"
-    if "size_t *sizes" in _text(function):
+    if "size_t *sizes" in function.declarations:
         return "moved_sum(count, sizes)"
     for name in ("ByteCount", "size", "count"):
         if name in names:
@@ -50,27 +52,21 @@ def moved(function: Function) -> str | None:
     return None
 
 
-def _text(function: Function) -> str:
-    return ", ".join(parameter.declaration for parameter in function.parameters)
-
-
 def _wrapper(function: Function, size: str) -> str:
-    arguments = ", ".join(parameter.name for parameter in function.parameters)
-    stream = next((p.name for p in function.parameters if p.is_stream), "0")
+    stream = next((p.name for p in function.parameters if is_stream(p)), "0")
     if re.search(r"_pt[ds][sz]$", function.symbol):
         stream = f"{stream} ? {stream} : CU_STREAM_PER_THREAD" if stream != "0" else "CU_STREAM_PER_THREAD"
     return (
-        f"API {function.symbol}({_text(function)})\n{{\n"
+        f"API {function.symbol}({function.declarations})\n{{\n"
         f"    struct move move = move_begin(&cudaapi_real.{function.symbol}, {size});\n"
-        f"    return move_end(move, {stream}, cudaapi_real.{function.symbol}({arguments}));\n}}\n"
+        f"    return move_end(move, {stream}, cudaapi_real.{function.symbol}({function.arguments}));\n}}\n"
     )
 
 
 def main() -> None:
     """Do what CMake asks for."""
     parser = argparse.ArgumentParser(prog="enforce.copies")
-    parser.add_argument("--compiler", default="cc")
-    parser.add_argument("--include", type=Path, required=True)
+    add_header(parser)
     parser.add_argument("--source", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.source.write_text(wrappers(header.read(arguments.compiler, arguments.include).functions))

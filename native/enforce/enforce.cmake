@@ -2,15 +2,15 @@
 set(CUDAAPI_REAL ${CMAKE_CURRENT_BINARY_DIR}/cudaapi_real.h)
 add_custom_command(
   OUTPUT ${CUDAAPI_REAL}
-  COMMAND ${Python_EXECUTABLE} -m cudaapi real --compiler ${CMAKE_C_COMPILER} --include ${CUDA_INCLUDE}
+  COMMAND ${Python_EXECUTABLE} -m cudaapi.real --compiler ${CMAKE_C_COMPILER} --include ${cudaapi_INCLUDE}
     --header ${CUDAAPI_REAL}
-  DEPENDS ${CUDAAPI_GENERATOR}
+  DEPENDS ${cudaapi_GENERATOR}
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 add_custom_command(
   OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
-  COMMAND ${Python_EXECUTABLE} -m enforce.copies --compiler ${CMAKE_C_COMPILER} --include ${CUDA_INCLUDE}
+  COMMAND ${Python_EXECUTABLE} -m enforce.copies --compiler ${CMAKE_C_COMPILER} --include ${cudaapi_INCLUDE}
     --source ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
-  DEPENDS enforce/copies.py ${CUDAAPI_GENERATOR}
+  DEPENDS enforce/copies.py ${cudaapi_GENERATOR}
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
@@ -46,11 +46,11 @@ link_old_libc(enforce)
 set(ENFORCE_SETTINGS ${CMAKE_CURRENT_BINARY_DIR}/enforce-settings.c)
 add_custom_command(
   OUTPUT ${ENFORCE_SETTINGS}
-  COMMAND ${Python_EXECUTABLE} -m enforce.settings --compiler ${CMAKE_C_COMPILER} --include ${NVML_INCLUDE}
+  COMMAND ${Python_EXECUTABLE} -m enforce.settings --compiler ${CMAKE_C_COMPILER} --include ${nvmlapi_INCLUDE}
     --source ${ENFORCE_SETTINGS}
-  DEPENDS enforce/settings.py ${NVMLAPI_GENERATOR}
+  DEPENDS enforce/settings.py ${nvmlapi_GENERATOR}
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
-nvml_library(enforce-nvml enforce PASS_ON
+nvml_library(enforce-nvml enforce WRAP
   ${ENFORCE_SETTINGS} enforce/folder.c enforce/view.c enforce/view_processes.c pages/pages.c)
 target_include_directories(enforce-nvml-objects PRIVATE enforce include)
 link_old_libc(enforce-nvml)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from nvmlapi import header
+from vendorapi.complete import add_header
 
 _CHANGES = re.compile(
     r"nvml\w*(Set[A-Z]|Reset|Clear|Create[A-Z]|Destroy|Freeze|Modify|Remove|Discover|Activate|Update|ReadWrite|Validate)"
@@ -29,13 +30,12 @@ def changes(symbol: str) -> bool:
 def main() -> None:
     """Do what CMake asks for."""
     parser = argparse.ArgumentParser(prog="enforce.settings")
-    parser.add_argument("--compiler", default="cc")
-    parser.add_argument("--include", type=Path, required=True)
+    add_header(parser)
     parser.add_argument("--source", type=Path, required=True)
     arguments = parser.parse_args()
     functions = header.read(arguments.compiler, arguments.include).functions
     lines = [
-        f"API {symbol}({', '.join(function.parameters) or 'void'}) {{ return NVML_ERROR_NO_PERMISSION; }}"
+        f"API {symbol}({function.declarations}) {{ return NVML_ERROR_NO_PERMISSION; }}"
         for symbol, function in functions.items()
         if changes(symbol)
     ]

@@ -1,7 +1,7 @@
 """A driver that does nothing but remember how it was called, with every symbol of the API.
 
-The software GPU has no arrays, virtual memory or imports. Whether these calls reach a driver unchanged, and what is
-charged for them, is seen here; what a card would do with them is not.
+The software GPU has no arrays and no old inter-process handles. Whether these calls reach a driver unchanged, and
+what is charged for them, is seen here; what a card would do with them is not.
 """
 
 import subprocess
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cudaapi import header
+from vendorapi.header import Function
 
 _BY_VALUE = ("CUipcMemHandle", "CUipcEventHandle", "CUmemLocation", "CUuuid")
 _MOST_ARGUMENTS = 16
@@ -61,7 +62,7 @@ def _kind(declaration: str) -> str:
     return "float" if declaration.startswith("float") else "number"
 
 
-def _function(place: int, function: header.Function) -> str:
+def _function(place: int, function: Function) -> str:
     kinds = [_kind(parameter.declaration) for parameter in function.parameters]
     seen = [
         "0" if kind == "struct" else f"(uint64_t){parameter.name}"
@@ -70,9 +71,8 @@ def _function(place: int, function: header.Function) -> str:
     makes = any(word in function.symbol for word in _MAKERS) and kinds[:1] == ["pointer"]
     made = f"*(uint64_t *){function.parameters[0].name} = ++last;" if makes else ""
     body = _ANSWERS.get(function.symbol, made)
-    declarations = ", ".join(parameter.declaration for parameter in function.parameters) or "void"
     stores = " ".join(f"standin_seen[{place}].arguments[{at}] = {value};" for at, value in enumerate(seen))
-    head = f"API CUresult {function.symbol}({declarations})"
+    head = f"API CUresult {function.symbol}({function.declarations})"
     return f"{head} {{ standin_seen[{place}].calls++; {stores} {body} return 0; }}"
 
 

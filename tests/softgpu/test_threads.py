@@ -18,10 +18,9 @@ CASES = 8
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("threads") / "threads"
+    include = include_folder()
     source = [CLIENTS / "threads.c", library("softgpu/libcuda.so.1")]
-    subprocess.run(
-        ["cc", "-O1", "-Wall", "-Werror", f"-I{include_folder()}", "-o", made, *source, "-lpthread"], check=True
-    )
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", f"-I{include}", "-o", made, *source, "-lpthread"], check=True)
     return made
 
 

@@ -1,0 +1,1 @@
+"""Vendors' C interfaces as data, and libraries that are completed from them."""
