@@ -174,8 +174,8 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> bool
 
 
 def test_authorities_are_kept_while_they_hold_and_not_for_ever() -> None:
-    lifetime = timedelta(days=10)
-    certificates = [issue(["h"], NOW + timedelta(days=day), lifetime) for day in range(6)]
+    lifetime = timedelta(days=30)
+    certificates = [issue(["h"], NOW + timedelta(days=day), lifetime) for day in range(AUTHORITIES_MAX + 3)]
     known = b""
     for each in certificates:
         known = bundle(each.authority, known, each.made)

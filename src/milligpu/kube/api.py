@@ -1,9 +1,11 @@
 """Requests to the API server, and what their failure means: refused, never sent, or nobody knows."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
@@ -11,6 +13,7 @@ from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 
+from milligpu.kube.pool import Lost, Pool
 from milligpu.model.errors import Unavailable
 
 # A kubelet writes a new token long before the old one ends; reading it once a minute is what client-go does.
@@ -20,6 +23,10 @@ TIMEOUT_S = 4.0
 # More connections than requests ever in flight (binds, nominations, events, watches) would be idle ones.
 _CONNECTIONS = 128
 _CHUNK = 1 << 20
+# What a path of ours consists of; anything else is escaped, so that no name can end the line.
+_SAFE = "/?&=%,:;+~"
+
+_BAD = 400
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -54,17 +61,25 @@ class Api:
         self._base = config.cluster.server.rstrip("/")
         self._ssl = verify_cluster(config.cluster, config.user, config.abs_file, trust_env=False)
         self._token = _Token(config.user, clock)
+        self._url = urlsplit(self._base)
+        self._host = self._url.netloc.rpartition("@")[2]
         self._session: aiohttp.ClientSession | None = None
+        self._pool: Pool | None = None
 
     async def __aenter__(self) -> "Api":
-        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._ssl)
-        # A request of ours is one of few paths: nothing is gained by normalising each.
-        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True, trust_env=False)
+        secure = self._url.scheme == "https"
+        port = self._url.port or (443 if secure else 80)
+        self._pool = Pool(self._url.hostname or "", port, self._ssl if secure else None, _CONNECTIONS)
+        # Streams are few and long: there a general client costs nothing.
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._ssl), trust_env=False)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -77,24 +92,25 @@ class Api:
         self, method: str, path: str, body: object = None, *, kind: str = JSON, timeout_s: float = TIMEOUT_S
     ) -> bytes:
         """Send one request and return the body of a good answer."""
-        data = None if body is None else msgspec.json.encode(body)
+        if self._pool is None:
+            raise NotSent("the connection to the API server is closed")
         what = f"{method} {path}"
+        request = self._request(method, path, b"" if body is None else msgspec.json.encode(body), kind)
         try:
-            async with self._open().request(
-                method,
-                self._base + path,
-                data=data,
-                headers=self._headers(kind),
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as answer:
-                text = await answer.read()
-        except aiohttp.ClientConnectorError as error:
-            raise NotSent(f"{what}: {error}") from None
-        except (aiohttp.ClientError, TimeoutError) as error:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._pool.ask(request)
+        except (Lost, TimeoutError) as error:
             raise Unanswered(f"{what}: {type(error).__name__} {error}".rstrip()) from None
-        if answer.status >= 400:
-            raise Refused(what, answer.status, _message(text))
-        return text
+        except OSError as error:
+            raise NotSent(f"{what}: {error}") from None
+        if answer.status >= _BAD:
+            raise Refused(what, answer.status, _message(answer.body))
+        return answer.body
+
+    def _request(self, method: str, path: str, body: bytes, kind: str) -> bytes:
+        lines = [f"{method} {self._url.path}{quote(path, safe=_SAFE)} HTTP/1.1", f"Host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in self._headers(kind).items()]
+        return "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body
 
     async def lines(self, path: str, silence_s: float) -> AsyncIterator[list[bytes]]:
         """The lines of a stream as they come, those that came together at once; silence is an error."""
@@ -104,7 +120,7 @@ class Api:
             async with self._open().get(
                 self._base + path, headers=self._headers(JSON), timeout=timeout, read_bufsize=_CHUNK
             ) as answer:
-                if answer.status >= 400:
+                if answer.status >= _BAD:
                     raise Refused(f"GET {path}", answer.status, _message(await answer.read()))
                 async for chunk in answer.content.iter_any():
                     *whole, rest = (rest + chunk).split(b"\n")

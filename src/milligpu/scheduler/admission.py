@@ -1,15 +1,15 @@
 """Serving the webhook: its certificate is made, trusted, used and replaced, in this order.
 
-The API server calls the webhook by configuration objects that name the authority to trust (`caBundle`). Whoever
-leads writes its own authority there, beside those that still hold, and looks after it: an admin who applies the
-configuration again takes it out.
+The API server calls the webhook by configuration objects that name the authority to trust (`caBundle`). Every
+instance writes its own authority there, beside those that still hold, and looks after it: an admin who applies the
+configuration again takes it out. Reviewing changes nothing, so all instances do it, whoever leads.
 """
 
 import asyncio
 import base64
+import ssl
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ from milligpu.kube.api import Api
 from milligpu.model.errors import MilligpuError
 from milligpu.model.units import Mib
 from milligpu.scheduler.certificates import LIFETIME, Certificate, bundle, issue
-from milligpu.scheduler.server import Routes, Tls, serving
+from milligpu.scheduler.server import Routes, serving
 from milligpu.scheduler.webhook import BODY_MAX, Webhook
 from milligpu.scheduler.webhook_objects import CONFIGURATION, PATH
 
@@ -35,8 +35,6 @@ _CONFIGURATIONS = tuple(
 CHECK_S = 5.0
 # API servers watch the configuration: this long after a change all of them know it.
 SPREAD_S = 3.0
-# While two listeners share the port, neither can tell that the other already answers.
-_OVERLAP_S = 1.0
 _PATCH = "application/json-patch+json"
 
 log = structlog.get_logger()
@@ -55,7 +53,7 @@ class Settings:
 
 
 class Admission:
-    """Runs while its instance leads. `card` is the memory of the cluster's largest card, where one is known."""
+    """Runs as long as its instance. `card` is the memory of the cluster's largest card, where one is known."""
 
     def __init__(
         self,
@@ -76,48 +74,32 @@ class Admission:
         self._routes = Routes(post={PATH: review}, get={}, body_max=BODY_MAX)
 
     async def run(self) -> None:
-        """Until cancelled. The next certificate is served before the last one goes, so that no call is missed."""
-        listener: asyncio.Task[None] | None = None
-        try:
+        """Until cancelled. The next certificate is trusted before it is shown, so that no call is missed."""
+        certificate = issue(self._settings.names, self._now(), self._settings.lifetime)
+        await self._trusted(certificate)
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._show(tls, certificate)
+        async with serving(self._routes, self._settings.host, self._settings.port, tls):
             while True:
+                await self._keep(certificate)
                 certificate = issue(self._settings.names, self._now(), self._settings.lifetime)
                 await self._trusted(certificate)
-                if listener is not None:
-                    await asyncio.sleep(SPREAD_S)
-                next_listener = await self._listening(certificate)
-                if listener is not None:
-                    await asyncio.sleep(_OVERLAP_S)
-                await _end(listener)
-                listener = next_listener
-                await self._keep(certificate, listener)
-        finally:
-            await _end(listener)
+                await asyncio.sleep(SPREAD_S)
+                self._show(tls, certificate)
 
     def _form(self) -> Form:
         form = self._settings.form
         return Form(form.settings, form.scheduler, self._card())
 
-    async def _listening(self, certificate: Certificate) -> "asyncio.Task[None]":
-        """A task that serves with this certificate, once it does; two of them may share the port."""
-        ready = asyncio.Event()
-        task = asyncio.create_task(self._listen(certificate, ready))
-        waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            waiting.cancel()
-            task.result()
-        log.info("webhook serves", port=self._settings.port, until=certificate.ends.isoformat())
-        return task
-
-    async def _listen(self, certificate: Certificate, ready: asyncio.Event) -> None:
-        # The server reads files; a folder of mode 0700 that goes with the listener is as close to none as it gets.
+    def _show(self, tls: ssl.SSLContext, certificate: Certificate) -> None:
+        """Use it for connections from now on."""
+        # Only files can be loaded; a folder of mode 0700 that is gone at once is as close to none as it gets.
         with tempfile.TemporaryDirectory(prefix="milligpu-webhook-") as folder:
-            tls = Tls(Path(folder) / "tls.crt", Path(folder) / "tls.key")
-            tls.certificate.write_bytes(certificate.certificate)
-            tls.key.write_bytes(certificate.key)
-            async with serving(self._routes, self._settings.host, self._settings.port, tls):
-                ready.set()
-                await asyncio.Event().wait()
+            chain, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+            chain.write_bytes(certificate.certificate)
+            key.write_bytes(certificate.key)
+            tls.load_cert_chain(chain, key)
+        log.info("webhook serves", port=self._settings.port, until=certificate.ends.isoformat())
 
     # -- trust -------------------------------------------------------------------------------------------------
 
@@ -135,12 +117,10 @@ class Admission:
             else:
                 return
 
-    async def _keep(self, certificate: Certificate, listener: "asyncio.Task[None]") -> None:
+    async def _keep(self, certificate: Certificate) -> None:
         """Look after the trust until the certificate is to be replaced."""
         while self._now() < certificate.renew_at:
-            await asyncio.wait({listener}, timeout=CHECK_S)
-            if listener.done():
-                listener.result()
+            await asyncio.sleep(CHECK_S)
             await self._trusted(certificate)
 
     async def _trust(self, certificate: Certificate) -> None:
@@ -165,10 +145,3 @@ def _operations(found: dict[str, Any], authority: bytes, now: datetime) -> list[
         return []
     version = found["metadata"]["resourceVersion"]
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *changes]
-
-
-async def _end(task: "asyncio.Task[None] | None") -> None:
-    if task is not None:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

@@ -15,8 +15,8 @@ from milligpu.kube.x509 import certificate_pem, key_pem, new_key, sign_authority
 
 # Long enough that a cluster can be away for weeks, short enough that rotation is ordinary.
 LIFETIME = timedelta(days=90)
-# Ours, that of the instance before us, and one more: older ones belong to nobody.
-AUTHORITIES_MAX = 3
+# Two of each of three instances while they replace theirs, and of those before them; older ones belong to nobody.
+AUTHORITIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)

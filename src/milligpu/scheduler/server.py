@@ -1,47 +1,37 @@
-"""HTTP around the handlers: granian (RSGI) in the service's own event loop."""
+"""HTTP around the handlers, in the service's own event loop: a parser, and nothing between it and the handler.
+
+kube-scheduler asks one question after the other and waits for each answer: what a server adds to a request is added
+to every pod. So there are no threads, no middleware and no header that nobody reads.
+"""
 
 import asyncio
+import ssl
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import cast
 
+import httptools
 import msgspec
 import structlog
-from granian.server.embed import Server
 
 from milligpu.model.errors import BadFormat, BadRequest
 
-_JSON = [("content-type", "application/json")]
-_TEXT = [("content-type", "text/plain; charset=utf-8")]
-# kube-scheduler keeps its connections: one that a standby answers must find its way to the leader.
-_CLOSE = [*_JSON, ("connection", "close")]
-_START_DEADLINE_S = 10.0
+_JSON = b"application/json"
+_TEXT = b"text/plain; charset=utf-8"
 STANDBY = 503
+_TOO_LARGE = 413
+# What a head may have beside the body: as much as Go's own server allows.
+_HEAD_MAX = 1 << 20
+# A kube-scheduler and a few API servers have some tens of connections; more would only take our descriptors.
+_CONNECTIONS_MAX = 1024
+# Longer than any request to the API server: what is under way gets its answer.
+_FAREWELL_S = 5.0
 
 log = structlog.get_logger()
-
-
-class Scope(Protocol):
-    """What RSGI tells about a request."""
-
-    proto: str
-    method: str
-    path: str
-
-
-class Exchange(Protocol):
-    """RSGI's request and response."""
-
-    async def __call__(self) -> bytes:
-        """The body."""
-        ...
-
-    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        """Answer."""
-        ...
-
 
 Post = Callable[[bytes], Awaitable[tuple[int, bytes]]]
 """Body in, status and body out."""
@@ -52,38 +42,135 @@ class Routes:
     """Paths and what answers them. Nothing that comes in brings the service down."""
 
     def __init__(self, post: Mapping[str, Post], get: Mapping[str, Get], body_max: int) -> None:
-        self._post = post
-        self._get = get
-        self._body_max = body_max
+        self._post = {path.encode(): handler for path, handler in post.items()}
+        self._get = {path.encode(): handler for path, handler in get.items()}
+        self.body_max = body_max
 
-    async def __rsgi__(self, scope: Scope, exchange: Exchange) -> None:
-        """Answer one request."""
-        if scope.proto != "http":
-            return
-        if scope.method == "POST" and scope.path in self._post:
-            status, body = await self._answer(scope.path, await exchange())
-            exchange.response_bytes(status, _CLOSE if status == STANDBY else _JSON, body)
-        elif scope.method == "GET" and scope.path in self._get:
-            status, text = self._get[scope.path]()
-            exchange.response_bytes(status, _TEXT, text.encode())
-        else:
-            exchange.response_bytes(404, _TEXT, b"not found\n")
+    async def answer(self, method: bytes, path: bytes, body: bytes) -> tuple[int, bytes, bytes]:
+        """Status, kind and body of the answer to one request."""
+        if method == b"POST" and path in self._post:
+            status, found = await self._posted(path, body)
+            return status, _JSON, found
+        if method == b"GET" and path in self._get:
+            status, text = self._get[path]()
+            return status, _TEXT, text.encode()
+        return 404, _TEXT, b"not found\n"
 
-    async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
-        if len(body) > self._body_max:
-            return 413, b'{"Error":"the body is too large"}'
+    async def _posted(self, path: bytes, body: bytes) -> tuple[int, bytes]:
+        if len(body) > self.body_max:
+            return _TOO_LARGE, error_body("the body is too large")
         try:
             return await self._post[path](body)
         except (BadFormat, BadRequest) as error:
             return 400, error_body(error.message)
         except Exception as error:
-            log.exception("a request failed", path=path)
+            log.exception("a request failed", path=path.decode())
             return 500, error_body(f"{type(error).__name__}: {error}")
 
 
 def error_body(message: str) -> bytes:
     """The extender protocol's way to say what went wrong."""
     return msgspec.json.encode({"Error": message})
+
+
+@dataclass(slots=True)
+class _Request:
+    method: bytes
+    path: bytes
+    body: bytes
+    last: bool
+    """Whether the client wants no further answer on this connection."""
+
+
+class _Connection(asyncio.Protocol):
+    """One client: requests are answered in the order in which they came."""
+
+    def __init__(self, routes: Routes, open_: "set[_Connection]") -> None:
+        self._routes = routes
+        self._open = open_
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._url = b""
+        self._body: list[bytes] = []
+        self._received = 0
+        self._waiting: deque[_Request] = deque()
+        self.answering: asyncio.Task[None] | None = None
+
+    # -- the transport's calls ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open.add(self)
+        if len(self._open) > _CONNECTIONS_MAX:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
+        self._open.discard(self)
+        self._waiting.clear()
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > self._routes.body_max + _HEAD_MAX:
+            self._refuse(_TOO_LARGE, "the request is too large")
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(400, "no other protocol is spoken here")
+        except httptools.HttpParserError as error:
+            self._refuse(400, str(error))
+
+    # -- the parser's calls ------------------------------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        last = not self._parser.should_keep_alive()
+        path = self._url.partition(b"?")[0]
+        self._waiting.append(_Request(self._parser.get_method(), path, b"".join(self._body), last))
+        self._url, self._body, self._received = b"", [], 0
+        if self.answering is None and self._transport is not None:
+            # What else the client sends waits in the kernel.
+            self._transport.pause_reading()
+            self.answering = asyncio.get_running_loop().create_task(self._answer())
+
+    # -- answers -----------------------------------------------------------------------------------------------
+
+    async def _answer(self) -> None:
+        while self._waiting:
+            request = self._waiting.popleft()
+            status, kind, body = await self._routes.answer(request.method, request.path, request.body)
+            # kube-scheduler keeps its connections: one that a standby answers must find its way to the leader.
+            self._write(status, kind, body, last=request.last or status == STANDBY)
+        self.answering = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _write(self, status: int, kind: bytes, body: bytes, *, last: bool) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        head = _HEADS[status] + kind + b"\r\nContent-Length: %d\r\n" % len(body)
+        self._transport.write(head + (b"Connection: close\r\n\r\n" if last else b"\r\n") + body)
+        if last:
+            self.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """What cannot be read has no end: say so and hang up."""
+        self._write(status, _JSON, error_body(message), last=True)
+
+    def close(self) -> None:
+        """Hang up once all is written."""
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+
+_HEADS = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\nContent-Type: ".encode() for each in HTTPStatus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,35 +181,29 @@ class Tls:
     key: Path
     clients: Path | None = None
 
+    def context(self) -> ssl.SSLContext:
+        """As a server needs it."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.certificate, self.key)
+        if self.clients is not None:
+            context.load_verify_locations(self.clients)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
 
 @asynccontextmanager
-async def serving(routes: Routes, host: str, port: int, tls: Tls | None = None) -> AsyncGenerator[None]:
-    """Answer requests while the block runs."""
-    secure: dict[str, Any] = {}
-    if tls is not None:
-        secure = {"ssl_cert": tls.certificate, "ssl_key": tls.key}
-        if tls.clients is not None:
-            secure |= {"ssl_ca": tls.clients, "ssl_client_verify": True}
-    server: Any = cast(Any, Server)(routes, host, port, websockets=False, log_enabled=False, **secure)
-    task = asyncio.create_task(server.serve())
+async def serving(routes: Routes, host: str, port: int, tls: ssl.SSLContext | None = None) -> AsyncGenerator[int]:
+    """Answer requests while the block runs, on the port that it is given; 0 takes any."""
+    connections: set[_Connection] = set()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Connection(routes, connections), host, port, ssl=tls
+    )
     try:
-        await _reachable(host, port, task)
-        yield
+        yield server.sockets[0].getsockname()[1]
     finally:
-        server.stop()
-        await task
-
-
-async def _reachable(host: str, port: int, task: "asyncio.Task[None]") -> None:
-    async with asyncio.timeout(_START_DEADLINE_S):
-        while True:
-            if task.done():
-                task.result()
-                raise RuntimeError("the server ended before it began")
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1" if host in {"", "0.0.0.0"} else host, port)
-            except OSError:
-                await asyncio.sleep(0.02)
-            else:
-                writer.close()
-                return
+        server.close()
+        tasks = [each.answering for each in connections if each.answering is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FAREWELL_S)
+        for connection in tuple(connections):
+            connection.close()

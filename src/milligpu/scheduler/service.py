@@ -4,9 +4,9 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import msgspec
 import structlog
@@ -18,13 +18,13 @@ from milligpu.kube import config, objects
 from milligpu.kube.api import Api
 from milligpu.kube.watch import All, Changes, Watch
 from milligpu.model.errors import MilligpuError
-from milligpu.model.units import Mib
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
 from milligpu.scheduler.admission import Admission
 from milligpu.scheduler.admission import Settings as AdmissionSettings
 from milligpu.scheduler.binder import Binder
 from milligpu.scheduler.books import Books, Stage
+from milligpu.scheduler.cards import Cards
 from milligpu.scheduler.extender import BODY_MAX, Extender, failure
 from milligpu.scheduler.leader import Leader, Timing
 from milligpu.scheduler.metrics import Metrics
@@ -60,7 +60,6 @@ class Term:
         self._teller = Teller(api, self.books, self.nominator, settings.identity, now)
         self._to_see = {"pods", "nodes"}
         self._seen_all = asyncio.Event()
-        self._cards: dict[str, Mib] = {}
 
     @property
     def ready(self) -> bool:
@@ -84,7 +83,6 @@ class Term:
             tasks.create_task(self._teller.run())
             tasks.create_task(self._resizer.run())
             if self._settings.admission is not None:
-                tasks.create_task(Admission(self._api, self._settings.admission, self._largest_card).run())
                 tasks.create_task(SharePods(self._api).run())
 
     async def filter(self, body: bytes) -> bytes:
@@ -131,15 +129,10 @@ class Term:
             if sight.problem:
                 log.warning("an inventory does not read", node=node.metadata.name, problem=sight.problem)
             self.books.put_node(sight)
-            self._cards[node.metadata.name] = max((gpu.mib for gpu in sight.node.gpus), default=Mib(0))
 
     def _drop_node(self, name: str) -> None:
         self._nodes.forget(name)
-        self._cards.pop(name, None)
         self.books.drop_node(name)
-
-    def _largest_card(self) -> Mib | None:
-        return max(self._cards.values(), default=Mib(0)) or None
 
     async def _follow_pods(self) -> None:
         async for news in Watch(self._api, "/api/v1/pods", objects.Pod).follow():
@@ -240,9 +233,10 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     metrics = Metrics()
     service = Service(metrics)
+    tls = None if settings.tls is None else settings.tls.context()
     async with (
         Api(config.find(settings.kubeconfig)) as api,
-        serving(service.routes(), settings.host, settings.port, settings.tls),
+        serving(service.routes(), settings.host, settings.port, tls),
     ):
         lease = (settings.namespace, settings.lease)
         leader = Leader(api, lease, settings.identity, time.monotonic, settings.timing)
@@ -255,14 +249,19 @@ async def serve(settings: Settings) -> None:
                 service.term = None
 
         log.info("serving", host=settings.host, port=settings.port, identity=settings.identity)
-        leading = asyncio.create_task(leader.lead(term))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(leader.lead(term)), asyncio.create_task(stop.wait())]
+        if settings.admission is not None:
+            cards = Cards(api)
+            tasks.append(asyncio.create_task(cards.run()))
+            tasks.append(asyncio.create_task(Admission(api, settings.admission, cards.largest).run()))
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         service.term = None
-        leading.cancel()
-        with suppress(asyncio.CancelledError):
-            await leading
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await leader.resign()
+        for task in done:
+            task.result()
 
 
 def main(settings: Settings) -> None:
