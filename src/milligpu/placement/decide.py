@@ -22,7 +22,7 @@ from milligpu.placement import refuse
 from milligpu.placement.fit import Fitter, Found, Spec, SpecKey, fold
 from milligpu.placement.packing import WideArray
 from milligpu.placement.score import PolicyName, Scorer, Ties, best_per_row, scorer
-from milligpu.placement.snapshot import BoolArray, Holding, IntArray, Snapshot
+from milligpu.placement.snapshot import BoolArray, Holding, IntArray, RowState, Snapshot
 from milligpu.placement.target import Target
 
 # Prices follow the cluster: they are set anew after this many requests, and sooner while little was seen.
@@ -34,6 +34,8 @@ _COLUMNS_MAX = 512
 # hundredths of a percent of allocation.
 LOOK_AT = 1024
 _SPECS_MAX = 4096
+# States of rows whose score is remembered for a spec, some 400 bytes each; a node of one workload has a few dozen.
+_ALIKE_MAX = 256
 _NO_LABELS = Locality()
 _NO_ROWS: IntArray = np.zeros(0, np.int64)
 
@@ -47,6 +49,21 @@ class _Column:
         self.seen = -1
         self.partial = False
         """Whether there are rows that fit and were not scored."""
+        self._alike: dict[RowState, tuple[float, IntArray]] = {}
+
+    def recall(self, row: int, state: RowState) -> bool:
+        """Take over what a row in this state came to before; pods of one template fill one node like another."""
+        known = self._alike.get(state)
+        if known is None:
+            return False
+        self.score[row], self.columns[row] = known
+        return True
+
+    def remember(self, row: int, state: RowState) -> None:
+        """For the next row that comes into this state."""
+        if len(self._alike) >= _ALIKE_MAX:
+            self._alike.clear()
+        self._alike[state] = float(self.score[row]), self.columns[row].copy()
 
     def put(self, rows: IntArray | None, found: Found, scores: WideArray) -> None:
         """Replace what is known of these rows, or of all."""
@@ -234,11 +251,21 @@ class Placer:
         if changed is None:
             column = self._columns[policy, spec.key] = self._fresh(judge, spec, None)
         elif changed:
-            rows = np.array(sorted(changed))
-            found = self.fitter.find(spec, rows, linked=judge.linked)
-            column.put(rows, found, judge.scores(spec, found))
+            self._update(judge, spec, column, changed)
             column.seen = self.snapshot.now
         return column
+
+    def _update(self, judge: Scorer, spec: Spec, column: _Column, changed: list[int]) -> None:
+        """Score the rows that changed; most often it is one, and another was like it before."""
+        alike = judge.alike and spec.simple and len(changed) == 1
+        state = self.snapshot.row_state(changed[0]) if alike else None
+        if state is not None and column.recall(changed[0], state):
+            return
+        rows = np.array(sorted(changed))
+        found = self.fitter.find(spec, rows, linked=judge.linked)
+        column.put(rows, found, judge.scores(spec, found))
+        if state is not None:
+            column.remember(changed[0], state)
 
     def _fresh(self, judge: Scorer, spec: Spec, locality: Locality | None, *, everywhere: bool = False) -> _Column:
         column = _Column(self.snapshot.rows, spec.most)

@@ -51,6 +51,8 @@ class Scorer(Protocol):
     """Whether several cards should be those with the best links, rather than the fullest."""
     sampled: bool
     """Whether it may look at some of the rows of a large cluster, because a look at each takes long."""
+    alike: bool
+    """Whether rows of one kind with the same left of CPU and of each card score the same."""
 
     def scores(self, spec: Spec, found: Found) -> WideArray:
         """One number for each way that was found."""
@@ -72,6 +74,7 @@ class _Plain:
     lasting = True
     linked = False
     sampled = False
+    alike = False
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -95,6 +98,8 @@ _LARGE_CPU, _LARGE_GPU = 128_000, 8_000
 
 class Priced(_Plain):
     """The packing score with ties by lot, or FGD as published with ties by name."""
+
+    alike = True
 
     def __init__(self, snapshot: Snapshot, *, fgd: bool = False) -> None:
         super().__init__(snapshot)

@@ -22,6 +22,9 @@ from milligpu.model.units import Mib
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+RowState = tuple[int, int, bytes, bytes, bytes, bytes, bytes]
+"""All that a score may look at in a row, beside who is there."""
+
 UNCOUNTED = 1 << 40
 """CPU or memory of a node that does not state any: somebody else counts it."""
 NOBODY = -1
@@ -353,6 +356,12 @@ class Snapshot:
         if len(self._log) > _LOG_MAX:
             self._log_start += len(self._log)
             self._log.clear()
+
+    def row_state(self, row: int) -> RowState:
+        """Rows with the same state have the same room for the same requests."""
+        cards = (self.milli, self.mib, self.tenants, self.exclusion, self.open)
+        milli, mib, tenants, exclusion, is_open = (each[row].tobytes() for each in cards)
+        return int(self.kind[row]), int(self.cpu[row]), milli, mib, tenants, exclusion, is_open
 
     @property
     def now(self) -> int:

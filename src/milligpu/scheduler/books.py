@@ -106,6 +106,8 @@ class Books:
         """The number of the newest pod that kube-scheduler has asked about, and when."""
         self.freed = 0
         """Counts up whenever something may fit that did not before."""
+        self.came = 0
+        """Counts up whenever a pod begins to wait, or waits for something else."""
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -222,9 +224,11 @@ class Books:
 
     def _put_waiting(self, sight: PodSight) -> None:
         entry = self._entry(sight.wish)
+        was_out = entry.gated or not entry.seen
         entry.seen, entry.gated = True, sight.gated or sight.leaving
         changed = entry.wish is not sight.wish
         entry.wish = sight.wish
+        self.came += changed or was_out
         # kube-scheduler takes a nomination away when it could not use it.
         refused = bool(entry.nominated) and not sight.nominated and entry.stage is Stage.NOMINATED
         entry.nominated = sight.nominated
@@ -313,8 +317,8 @@ class Books:
     def _mark_use(self, node: str) -> None:
         """Keep the mask: working it out anew for 5,000 nodes would cost as much as a decision."""
         if self._used_layout == self._snap.layout:
-            rows = self._snap.rows_of.get(node, [])
-            self._used[rows] = (self._snap.tenants[rows] > 0).any(axis=1)
+            for row in self._snap.rows_of.get(node, ()):
+                self._used[row] = self._snap.tenants[row].any()
 
     def _mask(self, constraints: Constraints) -> BoolArray | None:
         if self._masks_layout != self._snap.layout:
@@ -405,6 +409,7 @@ class Books:
             self.placer.release(uid)
             self._mark_use(entry.node)
             self.freed += 1
+        self.came += entry.stage is not Stage.WAITING
         entry.stage, entry.grant, entry.node, entry.until = Stage.WAITING, None, "", _FOREVER
         entry.coming = None
         self._waiting[uid] = entry

@@ -16,12 +16,14 @@ from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.scheduler.books import Books, Entry, Stage
 
 # A pod whose turn comes at once needs no nomination: the first to come, and the next in line of a burst.
-HEAD_START_S = 0.01
+HEAD_START_S = 0.03
 NEXT_IN_LINE = 16
 # The line stands still: there is no next.
 PATIENCE_S = 1.0
 # As many as keep the API server busy beside the binds.
 IN_FLIGHT = 16
+# Thousands may wait: they are put in order once for so long, and not for each of them.
+PASS_S = 0.25
 # kube-scheduler knows more about the pod than we do; ask again when the cluster has changed somewhat.
 REFUSED_S = 30.0
 
@@ -41,11 +43,17 @@ class Nominator:
         self._patches: set[asyncio.Task[None]] = set()
         self._failed: set[int] = set()
         self._failed_at = -1
+        self._looked_at = (-1, -1)
         self.stuck: dict[str, Entry] = {}
         """Pods that fit nowhere, by uid: somebody should tell them why."""
 
     def notice(self) -> None:
-        """Pods came, or something was freed."""
+        """Something happened: look if anybody waits anew, or something was freed."""
+        if self._looked_at != (self._books.came, self._books.freed):
+            self._news.set()
+
+    def look_again(self) -> None:
+        """Time went by."""
         self._news.set()
 
     async def run(self) -> None:
@@ -53,32 +61,38 @@ class Nominator:
         while True:
             await self._news.wait()
             self._news.clear()
-            young = self._nominate_all()
-            if young:
+            self._looked_at = self._books.came, self._books.freed
+            if await self._nominate_all():
                 await asyncio.sleep(HEAD_START_S)
                 self._news.set()
-            else:
-                await asyncio.sleep(0)
 
-    def _nominate_all(self) -> bool:
-        """Nominate whom we can now; True when some were too young."""
-        now, young = self._now(), False
+    async def _nominate_all(self) -> bool:
+        """Go through those who wait, by priority; True when some were too young."""
+        until, young = self._now() + PASS_S, False
+        for entry in sorted(self._books.waiting(), key=lambda each: -each.wish.priority):
+            while len(self._patches) >= IN_FLIGHT:
+                await asyncio.wait(self._patches, return_when=asyncio.FIRST_COMPLETED)
+            if self._now() >= until and self._news.is_set():
+                return False  # others may come first by now
+            young |= self._look_at(entry)
+        return young
+
+    def _look_at(self, entry: Entry) -> bool:
+        """Nominate it if that can be done now; True when it is too young."""
+        now = self._now()
         if self._failed_at != self._books.freed:
             self._failed_at = self._books.freed
             self._failed.clear()
             self.stuck.clear()
-        for entry in sorted(self._books.waiting(), key=lambda each: -each.wish.priority):
-            if len(self._patches) >= IN_FLIGHT:
-                return False  # the end of a patch is news
-            if entry.wish.shape in self._failed:
-                self.stuck.setdefault(entry.wish.pod.uid, entry)
-            elif not self._ours(entry, now):
-                continue
-            elif self._soon(entry, now):
-                young = True
-            else:
-                self._nominate(entry)
-        return young
+        if entry.stage is not Stage.WAITING or self._books.entry(entry.wish.pod.uid) is not entry:
+            return False  # kube-scheduler was faster, or it is gone
+        if entry.wish.shape in self._failed:
+            self.stuck.setdefault(entry.wish.pod.uid, entry)
+        elif self._ours(entry, now):
+            if self._soon(entry, now):
+                return True
+            self._nominate(entry)
+        return False
 
     def _ours(self, entry: Entry, now: float) -> bool:
         return (
@@ -105,11 +119,7 @@ class Nominator:
             return
         task = asyncio.create_task(self._patch(entry, grant.node))
         self._patches.add(task)
-        task.add_done_callback(self._patched)
-
-    def _patched(self, task: "asyncio.Task[None]") -> None:
-        self._patches.discard(task)
-        self._news.set()
+        task.add_done_callback(self._patches.discard)
 
     async def _patch(self, entry: Entry, node: str) -> None:
         try:

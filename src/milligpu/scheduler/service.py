@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy.ma  # noqa: F401  # pyright: ignore[reportUnusedImport] - numpy's own first use of it would keep a pod waiting for 0.2 s
 import structlog
 import uvloop
 
@@ -165,7 +166,7 @@ class Term:
         while True:
             await asyncio.sleep(_EXPIRE_EVERY_S)
             self.books.expire()
-            self.nominator.notice()
+            self.nominator.look_again()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Kubernetes' objects as the books need them: read once, and again only when what matters has changed."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -22,6 +23,9 @@ from milligpu.wire.inventory import decode_inventory
 _NOBODY = PodRef("", "")
 # A cluster has a few hundred shapes; numbers are never used again, so that forgetting all does no harm.
 _SHAPES_MAX = 4096
+# Pods of one template differ in the name of the volume that admission gives to each for its account's token.
+_TOKEN_VOLUME = re.compile(rb'"kube-api-access-[a-z0-9]{5}"')
+_TEMPLATES_MAX = 1024
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 Reader = Callable[[Mapping[str, Any]], PodRequest]
@@ -86,6 +90,8 @@ class PodReader:
     def __init__(self, read: Reader) -> None:
         self._read = read
         self._known: dict[str, tuple[int, object, object, Wish]] = {}
+        self._grants: dict[str, tuple[str, Grant | None]] = {}
+        self._templates: dict[object, Wish] = {}
         self._shapes: dict[object, int] = {}
         self._numbers = count()
 
@@ -96,7 +102,7 @@ class PodReader:
         return PodSight(
             wish=self._wish(pod, spec),
             node=spec.nodeName,
-            grant=grant_of(meta) if spec.nodeName else None,
+            grant=self._grant(meta) if spec.nodeName else None,
             ended=status.phase in _ENDED,
             gated=bool(spec.schedulingGates),
             leaving=meta.deletionTimestamp is not None,
@@ -121,8 +127,37 @@ class PodReader:
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self._known.pop(uid, None)
+        self._grants.pop(uid, None)
+
+    def _grant(self, meta: objects.Meta) -> Grant | None:
+        """What the annotation says; it seldom changes, and every event repeats it."""
+        text = (meta.annotations or {}).get(names.GRANT)
+        if text is None:
+            return None
+        known = self._grants.get(meta.uid)
+        if known is None or known[0] != text:
+            known = self._grants[meta.uid] = (text, grant_of(meta))
+        return known[1]
 
     def _first_look(self, pod: objects.Pod, spec: _Spec) -> Wish:
+        """A pod of its own, or another one of a template that was read before: only whose it is differs."""
+        meta = pod.metadata
+        if not meta.name:
+            return self._read_wish(pod, spec)  # to be refused
+        text = _TOKEN_VOLUME.sub(b'""', bytes(pod.spec))
+        key = (text, _frozen(meta.annotations), _frozen(meta.labels))
+        like = self._templates.get(key)
+        if like is None:
+            if len(self._templates) >= _TEMPLATES_MAX:
+                self._templates.clear()
+            like = self._templates[key] = self._read_wish(pod, spec)
+        ref = PodRef(meta.namespace, meta.name, meta.uid)
+        if like.pod == ref:
+            return like
+        request = None if like.request is None else replace(like.request, pod=ref)
+        return replace(like, pod=ref, request=request)
+
+    def _read_wish(self, pod: objects.Pod, spec: _Spec) -> Wish:
         meta = pod.metadata
         request, mistake = None, ""
         try:
@@ -152,6 +187,10 @@ class PodReader:
         # Whose it is makes no difference, unless its lot among equals does; then it fails where all fail.
         key = mistake if request is None else replace(request, pod=_NOBODY)
         return self._shapes.setdefault((key, constraints), next(self._numbers))
+
+
+def _frozen(texts: Mapping[str, str] | None) -> frozenset[tuple[str, str]]:
+    return frozenset((texts or {}).items())
 
 
 def grant_of(meta: objects.Meta) -> Grant | None:

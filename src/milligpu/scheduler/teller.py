@@ -19,6 +19,11 @@ _PATIENCE_S = 1.0
 _AGAIN_S = 60.0
 # A thousand waiting pods are told within a minute, at a rate that leaves the API server to the binds.
 _EVERY_S = 0.05
+# At 5,000 nodes a text is half a second of work: as long as it is nearly true, others of the same shape get it, too.
+_STALE_S = 30.0
+_TEXTS_MAX = 1024
+# Three quarters of the processor are for others while one is worked out.
+_REST = 3.0
 
 log = structlog.get_logger()
 
@@ -34,8 +39,7 @@ class Teller:
         self._nominator = nominator
         self._identity = identity
         self._now = now
-        self._texts: dict[int, str] = {}
-        self._texts_at = -1
+        self._texts: dict[int, tuple[str, float]] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -70,19 +74,27 @@ class Teller:
             entry.told_at = -_AGAIN_S
 
     async def _text(self, entry: Entry) -> str | None:
-        """Worked out once for all pods that ask for the same, until something is freed."""
-        if self._texts_at != self._books.freed:
-            self._texts_at = self._books.freed
-            self._texts.clear()
-        shape = entry.wish.shape
-        if shape not in self._texts:
-            layout, steps = self._books.placer.snapshot.layout, gradually(self._books, entry.wish)
-            while self._books.placer.snapshot.layout == layout:
-                try:
-                    next(steps)
-                except StopIteration as done:
-                    self._texts[shape] = done.value
-                    return done.value
-                await asyncio.sleep(0)
-            return None  # nodes came or went meanwhile: next time
-        return self._texts[shape]
+        """Worked out once a while for all pods that ask for the same."""
+        shape, now = entry.wish.shape, self._now()
+        text, made_at = self._texts.get(shape, ("", -_STALE_S))
+        if made_at > now - _STALE_S:
+            return text
+        text = await self._explained(entry)
+        if text is not None:
+            if len(self._texts) >= _TEXTS_MAX:
+                self._texts.clear()
+            self._texts[shape] = text, now
+        return text
+
+    async def _explained(self, entry: Entry) -> str | None:
+        """Step by step, so that binds go on meanwhile; None when nodes came or went."""
+        snapshot = self._books.placer.snapshot
+        layout, steps = snapshot.layout, gradually(self._books, entry.wish)
+        while snapshot.layout == layout:
+            start = self._now()
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            await asyncio.sleep(_REST * (self._now() - start))
+        return None
