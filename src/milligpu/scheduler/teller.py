@@ -19,7 +19,7 @@ _PATIENCE_S = 1.0
 _AGAIN_S = 60.0
 # A thousand waiting pods are told within a minute, at a rate that leaves the API server to the binds.
 _EVERY_S = 0.05
-# At 5,000 nodes a text is half a second of work: as long as it is nearly true, others of the same shape get it, too.
+# At 5,000 nodes a text is half a second of work: while it is nearly true, others of the same shape get it, too.
 _STALE_S = 30.0
 _TEXTS_MAX = 1024
 # Three quarters of the processor are for others while one is worked out.
