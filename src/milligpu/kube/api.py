@@ -31,6 +31,8 @@ _BAD = 400
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""What to accept where nobody reads the answer: the API server need not write out the whole object."""
 
 
 class Refused(Unavailable):
@@ -89,13 +91,22 @@ class Api:
         return await self.send("GET", path, timeout_s=timeout_s)
 
     async def send(
-        self, method: str, path: str, body: object = None, *, kind: str = JSON, timeout_s: float = TIMEOUT_S
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = TIMEOUT_S,
     ) -> bytes:
         """Send one request and return the body of a good answer."""
         if self._pool is None:
             raise NotSent("the connection to the API server is closed")
         what = f"{method} {path}"
-        request = self._request(method, path, b"" if body is None else msgspec.json.encode(body), kind)
+        request = self._request(
+            method, path, b"" if body is None else msgspec.json.encode(body), self._headers(kind, accept)
+        )
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._pool.ask(request)
@@ -107,9 +118,9 @@ class Api:
             raise Refused(what, answer.status, _message(answer.body))
         return answer.body
 
-    def _request(self, method: str, path: str, body: bytes, kind: str) -> bytes:
+    def _request(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         lines = [f"{method} {self._url.path}{quote(path, safe=_SAFE)} HTTP/1.1", f"Host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in self._headers(kind).items()]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body
 
     async def lines(self, path: str, silence_s: float) -> AsyncIterator[list[bytes]]:
@@ -134,9 +145,9 @@ class Api:
             raise Unavailable("the connection to the API server is closed")
         return self._session
 
-    def _headers(self, kind: str) -> Mapping[str, str]:
+    def _headers(self, kind: str, accept: str = JSON) -> Mapping[str, str]:
         token = self._token.read()
-        headers = {"Content-Type": kind, "Accept": JSON}
+        headers = {"Content-Type": kind, "Accept": accept}
         return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
 

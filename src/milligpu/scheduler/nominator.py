@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from milligpu.kube.api import MERGE_PATCH, Api
+from milligpu.kube.api import MERGE_PATCH, METADATA_ONLY, Api
 from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.scheduler.books import Books, Entry, Stage
 
@@ -138,4 +138,5 @@ class Nominator:
             f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status",
             {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}},
             kind=MERGE_PATCH,
+            accept=METADATA_ONLY,
         )
