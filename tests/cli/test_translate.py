@@ -76,7 +76,7 @@ def test_lists_are_opened_and_other_kinds_skipped_with_a_note(tmp_path: Path, ca
     code, found, errors = translate(capsys, "-f", write(tmp_path, text))
     assert code == 0
     assert [each["name"] for each in found] == ["n", "inside"]
-    assert "document 2: Service makes no pods" in errors
+    assert "document 2: Service is no kind whose pods are read here" in errors
 
 
 def test_a_refusal_keeps_its_fields_and_the_others_are_still_shown(tmp_path: Path, capsys: Capture) -> None:

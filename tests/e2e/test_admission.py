@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 from lightkube.core.exceptions import ApiError
@@ -93,15 +94,7 @@ def bundles(cluster: Cluster) -> list[str]:
 def wait_trusted(cluster: Cluster) -> None:
     """The API server uses the webhook once it admits a pod with a share; it is only asked, nothing is made."""
     until("authorities in the configuration", lambda: all(bundles(cluster)), DEADLINE_S)
-
-    def admits() -> bool:
-        try:
-            dry_run(cluster, {"nvidia.com/vgpu": "1"})
-        except DevclusterError:
-            return False
-        return True
-
-    until("the webhook to answer", admits, DEADLINE_S)
+    until("the webhook to answer", lambda: _admits(cluster), DEADLINE_S)
 
 
 def manifest(name: str, limits: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
@@ -358,6 +351,49 @@ async def rotate(cluster: Cluster, port: int) -> set[str]:
         with suppress(asyncio.CancelledError):
             await running
     return seen
+
+
+def test_a_standby_admits_while_nobody_leads(control_plane: Cluster, service: Admitting) -> None:
+    standby = Admitting(control_plane, "standby", free_port())
+    standby.start()
+    url = f"https://127.0.0.1:{standby.webhook_port}"
+    until("the standby to serve", lambda: _answers(control_plane, url), DEADLINE_S, retry=(httpx2.TransportError,))
+    assert httpx2.get(f"{standby.url}/readyz").status_code == 503
+    service.process.kill()
+    try:
+        # What a Service does when one of its pods is gone.
+        _point(control_plane, url)
+        until("the API server to ask the standby", lambda: _admits(control_plane), 3.0)
+        assert httpx2.get(f"{standby.url}/readyz").status_code == 503
+    finally:
+        _point(control_plane, f"https://127.0.0.1:{service.webhook_port}")
+        standby.process.stop()
+        service.start().wait_ready()
+        wait_trusted(control_plane)
+
+
+def _answers(cluster: Cluster, url: str) -> bool:
+    """With a certificate that the configuration trusts."""
+    known = ssl.create_default_context(cadata=base64.b64decode(bundles(cluster)[0]).decode())
+    return httpx2.post(f"{url}/admit", content=b"{}", verify=known, timeout=5).status_code == 400
+
+
+def _admits(cluster: Cluster) -> bool:
+    try:
+        dry_run(cluster, {"nvidia.com/vgpu": "1"})
+    except DevclusterError:
+        return False
+    return True
+
+
+def _point(cluster: Cluster, url: str) -> None:
+    for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        found = json.loads(cluster.kubectl("get", kind, CONFIGURATION, "-o", "json"))
+        changes = [
+            {"op": "replace", "path": f"/webhooks/{at}/clientConfig/url", "value": f"{url}/admit"}
+            for at in range(len(found["webhooks"]))
+        ]
+        cluster.kubectl("patch", kind, CONFIGURATION, "--type=json", "-p", json.dumps(changes))
 
 
 # -- SharePods -----------------------------------------------------------------------------------------------------

@@ -108,15 +108,28 @@ def serve(  # noqa: PLR0917 - as click calls it
 @click.option(
     "--scheduler-name", metavar="NAME", help="For a second scheduler of this name; without, for the default one."
 )
+@click.option("--tls-ca", default="", metavar="FILE", help="With https: the service's authority.")
+@click.option("--tls-cert", default="", metavar="FILE", help="kube-scheduler's certificate for --tls-client-ca.")
+@click.option("--tls-key", default="", metavar="FILE")
 @format_option(Format.YAML, Format.JSON)
-def config(url: str, scheduler_name: str | None, output: Format) -> None:
+def config(  # noqa: PLR0917 - as click calls it
+    url: str,
+    scheduler_name: str | None,
+    tls_ca: str,
+    tls_cert: str,
+    tls_key: str,
+    output: Format,
+) -> None:
     """Print the KubeSchedulerConfiguration that makes kube-scheduler ask the service."""
     from milligpu.scheduler import config as configs  # noqa: PLC0415
 
+    trust = configs.Trust(tls_ca, tls_cert, tls_key)
+    if bool(tls_cert) != bool(tls_key) or (trust != configs.Trust() and not url.startswith("https://")):
+        raise click.UsageError("--tls-cert and --tls-key go together, and all three with a --url of https")
     if scheduler_name is None:
-        show_data(configs.in_default_scheduler(url), output)
+        show_data(configs.in_default_scheduler(url, trust), output)
     else:
-        show_data(configs.second_scheduler(url, scheduler_name), output)
+        show_data(configs.second_scheduler(url, scheduler_name, trust), output)
 
 
 @command.command()

@@ -74,7 +74,7 @@ def command(files: tuple[str, ...], gpushare_unit: str, parts: int, output: Form
 def _meanings(file: str, settings: Settings) -> Iterator[Meaning]:
     for where, found in manifests(file):
         if found["kind"] not in PATHS:
-            click.echo(f"skipped: {where}: {found['kind']} makes no pods", err=True)
+            click.echo(f"skipped: {where}: {found['kind']} is no kind whose pods are read here", err=True)
             continue
         metadata = _mapping(found.get("metadata"))
         try:

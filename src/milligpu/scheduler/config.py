@@ -4,6 +4,7 @@ In the default scheduler only pods that ask for a GPU resource come to us; a sec
 has only our pods, and we see them all.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from milligpu.dialects import choose
@@ -19,10 +20,25 @@ HTTP_TIMEOUT = "5s"
 BACKOFF_S = (10, 60)
 
 
-def extender(url: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Files, where kube-scheduler runs, by which it knows the service and the service knows it; "" for none."""
+
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+_NO_FILES = Trust()
+
+
+def extender(url: str, trust: Trust) -> dict[str, Any]:
     """The extender's entry. It is never ignorable: the default binder would bind without a grant."""
+    files = {"caFile": trust.authority, "certFile": trust.certificate, "keyFile": trust.key}
+    secure = {"enableHTTPS": True, "tlsConfig": {key: file for key, file in files.items() if file}}
     return {
         "urlPrefix": url,
+        **(secure if url.startswith("https://") else {}),
         "filterVerb": "filter",
         "bindVerb": "bind",
         "nodeCacheCapable": True,
@@ -31,14 +47,14 @@ def extender(url: str) -> dict[str, Any]:
     }
 
 
-def in_default_scheduler(url: str) -> dict[str, Any]:
+def in_default_scheduler(url: str, trust: Trust = _NO_FILES) -> dict[str, Any]:
     """For the cluster's own scheduler: pods without GPUs never wait for us."""
     managed = [{"name": name} for name in COUNTED]
     managed += [{"name": name, "ignoredByScheduler": True} for name in UNCOUNTED]
-    return _configuration({"extenders": [{**extender(url), "managedResources": managed}]})
+    return _configuration({"extenders": [{**extender(url, trust), "managedResources": managed}]})
 
 
-def second_scheduler(url: str, name: str) -> dict[str, Any]:
+def second_scheduler(url: str, name: str, trust: Trust = _NO_FILES) -> dict[str, Any]:
     """For a scheduler of our own. Pods that do not fit are looked at less often: we wake them when they do."""
     ignored = {"kind": "NodeResourcesFitArgs", "ignoredResources": list(UNCOUNTED)}
     ignored["apiVersion"] = "kubescheduler.config.k8s.io/v1"
@@ -47,7 +63,7 @@ def second_scheduler(url: str, name: str) -> dict[str, Any]:
         "pluginConfig": [{"name": "NodeResourcesFit", "args": ignored}],
     }
     backoff = {"podInitialBackoffSeconds": BACKOFF_S[0], "podMaxBackoffSeconds": BACKOFF_S[1]}
-    return _configuration({**backoff, "profiles": [profile], "extenders": [extender(url)]})
+    return _configuration({**backoff, "profiles": [profile], "extenders": [extender(url, trust)]})
 
 
 def _configuration(parts: dict[str, Any]) -> dict[str, Any]:
