@@ -16,6 +16,8 @@ from milligpu.wire.grant import encode_grant
 
 # As many as keep the API server busy; more only wait there, and kube-scheduler gives up on a bind after 5 s.
 IN_FLIGHT = 32
+# kube-scheduler binds one pod after the other: where more than a few are under way, it is not what all wait for.
+BUSY = 6
 _SETTLE_EVERY_S = 0.5
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 
@@ -32,6 +34,11 @@ class Binder:
         self._in_flight = 0
         self._room = asyncio.Event()
         self._room.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether binds come faster than the API server carries them out."""
+        return self._in_flight >= BUSY
 
     @property
     def full(self) -> bool:

@@ -79,6 +79,8 @@ class Entry:
     """The node in its status."""
     refused_at: float = -_FOREVER
     """When kube-scheduler last would not have the node it was nominated to."""
+    turned_away: bool = False
+    """Whether kube-scheduler asked about it and there was no room: it will not ask again by itself."""
     told: str = ""
     """What its last event said."""
     told_at: float = -_FOREVER
@@ -275,6 +277,7 @@ class Books:
             raise NoCapacity(f"pod {wish.pod}: the outcome of an earlier bind is not known yet")
         self._set_free(entry)
         grant = self._place(_asked(wish), self.placer.mask(among))
+        entry.turned_away = grant is None
         if grant is not None:
             self._promise(entry, grant, Stage.RESERVED, RESERVED_S)
         return grant

@@ -3,7 +3,8 @@
 The place is written into the pod's `status.nominatedNodeName`. kube-scheduler then tries that node first and need
 not look at any other: at 5,000 nodes this is most of its work. The same write wakes a pod that it had given up on
 until something changes. It is a hint and no more: a pod that was not nominated, or cannot use the node, goes the
-ordinary way.
+ordinary way. The write costs the API server as much as a bind and an event together, so it is left off while binds
+pile up there: then kube-scheduler is not what all wait for.
 """
 
 import asyncio
@@ -33,8 +34,19 @@ log = structlog.get_logger()
 class Nominator:
     """Works whenever there is news."""
 
-    def __init__(self, api: Api, books: Books, schedulers: Collection[str], now: Callable[[], float]) -> None:
-        """`schedulers` are the names of those that ask us; other schedulers' pods are not ours to nominate."""
+    def __init__(
+        self,
+        api: Api,
+        books: Books,
+        schedulers: Collection[str],
+        busy: Callable[[], bool],
+        now: Callable[[], float],
+    ) -> None:
+        """`schedulers` are the names of those that ask us; other schedulers' pods are not ours to nominate.
+
+        `busy` says whether the API server has enough to do.
+        """
+        self._busy = busy
         self._api = api
         self._books = books
         self._schedulers = frozenset(schedulers)
@@ -103,7 +115,7 @@ class Nominator:
         )
 
     def _soon(self, entry: Entry, now: float) -> bool:
-        if entry.since > now - HEAD_START_S:
+        if entry.since > now - HEAD_START_S or (self._busy() and not entry.turned_away):
             return True
         frontier, moved_at = self._books.frontier
         return frontier < entry.number <= frontier + NEXT_IN_LINE and moved_at > now - PATIENCE_S

@@ -56,7 +56,7 @@ class Term:
         self.books = Books(Placer(Snapshot()), now)
         self.extender = Extender(self.books, self._pods)
         self.binder = Binder(api, self.books, self._pods, valid)
-        self.nominator = Nominator(api, self.books, settings.schedulers, now)
+        self.nominator = Nominator(api, self.books, settings.schedulers, lambda: self.binder.busy, now)
         self._resizer = Resizer(api, self.books, settings.identity, valid, now)
         self._teller = Teller(api, self.books, self.nominator, settings.identity, now)
         self._to_see = {"pods", "nodes"}
