@@ -17,7 +17,7 @@ from milligpu.model.requirements import Requirements
 from milligpu.model.units import Mib, Milli
 from milligpu.placement.decide import Placer
 from milligpu.placement.fit import SpecKey
-from milligpu.placement.score import Baseline
+from milligpu.placement.score import Baseline, Priced
 from milligpu.placement.snapshot import Holding, Snapshot
 from milligpu.placement.target import ENTRIES_MAX, Target, whole_gpus
 from tests.placement.clusters import CARD, node, pod
@@ -364,3 +364,29 @@ def test_rows_that_were_not_scored_at_first_are_found_when_they_are_needed() -> 
     used = {place(placer, pod(f"p{at}", 1000)).node for at in range(30)}
     assert len(used) == 30
     assert reasons(placer, pod("last", 1000)) == {Reason.INSUFFICIENT_CORE}
+
+
+def test_a_remembered_score_decides_as_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that come into the same state are scored once: with and without, every pod goes to the same card."""
+
+    def run() -> list[tuple[str, ...]]:
+        dice = np.random.default_rng(11)
+        mixed = [node(f"n{at}", 4, cpu=32_000) for at in range(12)]
+        placer = placer_of(*mixed, *(node(f"m{at}", 2, cpu=8_000, model="T4") for at in range(6)))
+        held: list[str] = []
+        found: list[tuple[str, ...]] = []
+        for number in range(400):
+            if held and dice.random() < 0.4:
+                placer.release(held.pop(int(dice.integers(len(held)))))
+            request = pod(f"p{number}", int(dice.choice([100, 300, 300, 500, 1000])), cpu_milli=500)
+            placer.observe(request)
+            answer = placer.place(request)
+            if answer is not None:
+                placer.commit(request, answer)
+                held.append(request.pod.uid or str(request.pod))
+            found.append(() if answer is None else (answer.node, *answer.gpus))
+        return found
+
+    remembering = run()
+    monkeypatch.setattr(Priced, "alike", False)
+    assert run() == remembering
