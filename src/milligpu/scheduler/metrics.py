@@ -26,6 +26,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
+        self._verbs = {verb: self._answers.labels(verb) for verb in ("filter", "bind")}
         self.held_back = Counter(
             "milligpu_scheduler_held_back_seconds",
             "How long filters were held back because many binds were under way.",
@@ -42,7 +43,7 @@ class Metrics:
         try:
             yield
         finally:
-            self._answers.labels(verb).observe(perf_counter() - start)
+            self._verbs[verb].observe(perf_counter() - start)
 
     def text(self, stages: dict[str, int] | None) -> str:
         """The exposition; `stages` are the leader's pods, None on a standby."""
