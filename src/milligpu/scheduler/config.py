@@ -16,7 +16,7 @@ UNCOUNTED = tuple(sorted(choose.RESOURCES - frozenset(COUNTED)))
 # kube-scheduler gives up on a bind after this long; ours are held back so that none takes a tenth of it.
 HTTP_TIMEOUT = "5s"
 # A tenth of the nodes, and at least 100, is offered to us for a pod; the default is four times as many at 1,000
-# nodes. Looking at nodes is most of kube-scheduler's work, and a tenth costs us some 2 % more nodes in use.
+# nodes. Looking at nodes is most of kube-scheduler's work; each tenth may keep a node in use that is not full.
 OFFERED_PERCENT = 10
 
 
