@@ -13,6 +13,7 @@ import pytest
 
 from milligpu.bench.shares import share
 from milligpu.bench.stage import Share, Stage, stage
+from milligpu.model.qos import Policy
 
 CLIENTS = Path(__file__).parent / "clients"
 TRAIN = ("train", "kernel=1000")
@@ -188,3 +189,24 @@ def test_a_new_share_holds_for_programs_that_run(scene: Stage) -> None:
     # In half a second that lies wholly after it; without arbitration both would have half.
     wait_for_share(scene, pids[0], lambda percent: percent < 30)
     wait_for_share(scene, pids[1], lambda percent: percent > 60)
+
+
+@pytest.mark.parametrize("library", ["cuda-bindings", "numba", "tinygrad"])
+def test_what_programs_launch_through_their_libraries_is_charged_and_shared(
+    scene: Stage, spawn: Spawn, library: str
+) -> None:
+    scene.tenants((Share(300, limit=300, policy=Policy.FIXED), Share(700, policy=Policy.FIXED)))
+    pid = int(line(spawn("loops.py", library, env=scene.environment(0))))
+    other = scene.start(1, *TRAIN).pid
+    scene.begin()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (found := scene.sample(time.monotonic_ns)).busy.get(pid, 0) < 300_000_000:
+        if library == "tinygrad" and found.busy.get(pid, 0) > 3_000_000:
+            break  # its kernels cost the CPU more than the card
+        assert time.monotonic() < deadline, f"{found.busy} ns"
+        time.sleep(0.05)
+    (measured,) = measure(scene, [pid], 2)
+    assert measured < 33, "its share is a ceiling"
+    busy = scene.sample(time.monotonic_ns).busy
+    assert scene.account(0).charged_ns > 0.8 * busy[pid]
+    assert busy[other] > 0
