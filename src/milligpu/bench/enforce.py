@@ -144,6 +144,7 @@ def run_alone(stage: Stage) -> Result:
         stage.stop()
         rates.append(share(samples[0], samples[-1], [pid]))
     bare, limited = rates
+    late = stage.late_launches()
     launch, longer = _time_launches(stage)
     return Result(
         name,
@@ -153,7 +154,7 @@ def run_alone(stage: Stage) -> Result:
         arbiter_cpu_percent=round(cpu, 3),
         launch_ns_bare=launch,
         launch_ns_over_bare=longer,
-        late_launches=stage.late_launches(),
+        late_launches=late,
     )
 
 

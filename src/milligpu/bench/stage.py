@@ -111,6 +111,7 @@ class Stage:
         self._folder = folder
         self._tenants: list[tuple[Tenant, LimitsPage, int]] = []
         self._programs: list[Program] = []
+        self._late_before = 0
         start_daemon(
             self._cards,
             Places.from_env(os.environ).cache,
@@ -130,6 +131,7 @@ class Stage:
         for _, _, number in self._tenants:
             self.arbiter.remove(number)
         self._tenants = []
+        self._late_before += self.late_launches()
         slots = divide([(str(at), Milli(share.milli)) for at, share in enumerate(shares)], shares[0].policy)
         for at, share in enumerate(shares):
             slot = slots[str(at)]
@@ -208,8 +210,8 @@ class Stage:
                 return Sample((before + after) // 2, busy)
 
     def late_launches(self) -> int:
-        """How many launches the CPU could not run in time: with many of them figures are not exact."""
-        return read_state(self._cards)[0]["late"]["launches"]
+        """How many launches of these tenants the CPU could not run in time: with many, figures are not exact."""
+        return read_state(self._cards)[0]["late"]["launches"] - self._late_before
 
 
 @contextmanager
