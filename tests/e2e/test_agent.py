@@ -189,7 +189,7 @@ def test_a_running_pod_keeps_a_card_that_falls_sick_and_is_reported(gpu_node: Gp
 
     assert not reported()
     inject_fault(gpu_node.cards, str(number), {"xid": 79})
-    text = until("an event", lambda: told(cluster, namespace, "stays", "GPUUnhealthy"), 30)
+    text = until("an event", lambda: told(cluster, namespace, "stays", "GPUUnhealthy") or None, 30)
     assert card in text
     assert "79" in text
     assert reported()

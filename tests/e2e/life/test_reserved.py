@@ -43,7 +43,7 @@ def test_commands_get_what_is_set_aside_and_pods_the_rest(reserving: GpuNode, na
     start(reserving, namespace, "a", 600, 24576)
     more = pod("more", resources={names.VGPU: "100"})
     reserving.cluster.client.create(more, namespace=namespace)
-    until("a word on why it waits", lambda: told(reserving.cluster, namespace, "more"), 60)
+    until("a word on why it waits", lambda: told(reserving.cluster, namespace, "more") or None, 60)
     beside = on_node(reserving, "run", "--no-wait", "-p", "0.4", "-m", "16Gi", "--", "python3", "-c", MEMORY)
     assert (beside.returncode, beside.stdout.strip()) == (0, "16384"), beside.stderr
     for words in (("-p", "0.5"), ("-p", "0.1", "-m", "17Gi"), ("-p", "1")):

@@ -95,7 +95,9 @@ def test_a_running_process_sees_its_new_share(gpu_node: GpuNode, namespace: str)
     annotate(gpu_node, namespace, "a", json.dumps({"main": {"milli": 600, "mib": 8192}}))
     assert says(gpu_node, namespace, "a", "total 8192").split()[2] == pid
     assert metric(gpu_node, "milligpu_container_share_ratio", "a") == 0.6
-    assert "0.6 with 8Gi" in until("an event", lambda: told(gpu_node.cluster, namespace, "a", "Resized"), 30)
+    assert "0.6 with 8Gi" in until(
+        "an event", lambda: told(gpu_node.cluster, namespace, "a", "Resized") or None, 30
+    )
     until("the kubelet to count the rest", lambda: gpu_node.allocatable(names.VGPU) == 300 + 400, 30)
 
     less = milligpu(gpu_node, "-n", namespace, "resize", "pod/a", "-p", "0.1", "-m", "1Gi")
@@ -117,7 +119,7 @@ def test_growth_waits_for_what_is_not_free_and_comes_when_it_is(gpu_node: GpuNod
     assert "wants 400 more, 100 free" in more.stderr
     assert generation(gpu_node, namespace, "a") == 1
     assert "InsufficientGPUCore" in until(
-        "an event", lambda: told(gpu_node.cluster, namespace, "a", "ResizeWaits"), 30
+        "an event", lambda: told(gpu_node.cluster, namespace, "a", "ResizeWaits") or None, 30
     )
     explained = milligpu(gpu_node, "-n", namespace, "explain", "a").stdout
     assert "0.4 with 4Gi" in explained
@@ -138,7 +140,9 @@ def test_memory_in_use_above_a_lowered_cap_is_given_to_nobody(gpu_node: GpuNode,
     resources = {names.VGPU: "500", names.VGPU_MEMORY: "38912"}
     late = pod("late", ["python3", "-c", PROGRAM], resources=resources, image=images.CUDA.reference)
     gpu_node.cluster.client.create(late, namespace=namespace)
-    until("a word on why it waits", lambda: told(gpu_node.cluster, namespace, "late", "GPUOverCommitted"), 60)
+    until(
+        "a word on why it waits", lambda: told(gpu_node.cluster, namespace, "late", "GPUOverCommitted") or None, 60
+    )
     order(gpu_node, namespace, "a", "give")
     wait_for_phase(gpu_node.cluster, namespace, "late", "Running")
 
@@ -150,7 +154,7 @@ def test_a_mistake_and_a_way_past_a_quota_are_answered(gpu_node: GpuNode, namesp
     cluster.client.create(quota, namespace=namespace)
     start(gpu_node, namespace, "a", 300, 4096)
     annotate(gpu_node, namespace, "a", '{"main": {"milli": 3000}}')
-    assert "0 to 1000" in until("an event", lambda: told(cluster, namespace, "a", "BadResize"), 30)
+    assert "0 to 1000" in until("an event", lambda: told(cluster, namespace, "a", "BadResize") or None, 30)
     annotate(gpu_node, namespace, "a", '{"main": {"milli": 600}}')
     until("another", lambda: "quota gpus" in told(cluster, namespace, "a", "BadResize"), 30)
     assert generation(gpu_node, namespace, "a") == 1
