@@ -263,6 +263,12 @@ API cuKernelGetParamCount(CUkernel handle, size_t *count)
     return cuFuncGetParamCount((CUfunction)handle, count);
 }
 
+API cuKernelSetCacheConfig(CUkernel handle, CUfunc_cache config, CUdevice device)
+{
+    (void)device;
+    return cuFuncSetCacheConfig((CUfunction)handle, config);
+}
+
 API cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, size_t *size)
 {
     return cuFuncGetParamInfo((CUfunction)handle, index, offset, size);

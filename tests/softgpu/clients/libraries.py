@@ -23,6 +23,8 @@ def main() -> None:
     found["a kernel that is not there"] = (
         driver.cuLibraryGetKernel(library, b"sub")[0].name == "CUDA_ERROR_NOT_FOUND"
     )
+    prefer = driver.CUfunc_cache.CU_FUNC_CACHE_PREFER_SHARED
+    found["advice about a kernel's caches"] = not int(driver.cuKernelSetCacheConfig(kernel, prefer, 0)[0])
 
     stream = check(driver.cuStreamCreate(0))
     pool = check(driver.cuDeviceGetMemPool(0))
