@@ -33,7 +33,9 @@ def files(folder: Path) -> list[str]:
 
 def test_files_that_outlived_a_reboot_without_their_pages_go(tmp_path: Path) -> None:
     open_in(tmp_path).attach(attached("a"))
+    assert (tmp_path / "cdi/milligpu-a.json").exists()
     (tmp_path / "containers").rename(tmp_path / "lost")
+    assert not (tmp_path / "cdi/milligpu-a.json").exists()
     (tmp_path / "cdi/other-vendor.json").touch()
     (tmp_path / "cdi/milligpu-b.json.tmp").touch()
 

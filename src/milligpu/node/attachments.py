@@ -5,6 +5,7 @@ killed knows what is held, and by whom. The CDI file comes last and goes first: 
 that it needs.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from milligpu.wire.grant import decode_grant, encode_grant
 from milligpu.wire.json import VERSION, Document, decode, encode
 from milligpu.wire.limits import LimitsPage
 
-_RECORD, _TENANT = "attachment.json", "tenant"
+_RECORD, _TENANT, _CDI = "attachment.json", "tenant", "cdi.json"
 # A name that starts so is being made or taken away.
 _UNFINISHED = "."
 _CDI_PREFIX = "milligpu-"
@@ -55,8 +56,8 @@ class Attachments:
 
         `frame` is the part of a card's frame that is for pods.
         """
-        self._folder = folder
-        self._cdi = cdi
+        self._folder = folder.resolve()
+        self._cdi = cdi.resolve()
         self._driver = driver
         self._ours = ours
         self._frame = frame
@@ -120,7 +121,18 @@ class Attachments:
             self._write_file(each)
 
     def _write_file(self, attached: Attached) -> None:
-        write_safely(self._file(attached.name), document(attached.name, self._edits(attached)), lasting=False)
+        """The file is in the container's folder, and where the runtime looks a link: they go together.
+
+        A file that outlived what it names would let a container begin that cannot start, and of those that are
+        started only once that is the end.
+        """
+        real = self._folder / attached.name / _CDI
+        write_safely(real, document(attached.name, self._edits(attached)), lasting=False)
+        link = self._file(attached.name)
+        fresh = link.with_name(f"{link.name}.tmp")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(os.path.relpath(real, self._cdi))
+        fresh.rename(link)
 
     def _edits(self, attached: Attached) -> Edits:
         gpus = [share.gpu for share in shares(attached)]

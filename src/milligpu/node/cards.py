@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import structlog
+
 from milligpu.devices.cards import Cards
 from milligpu.devices.events import XidEvents
 from milligpu.devices.health import Record, judge, note_observation, note_xid
@@ -14,6 +16,8 @@ from milligpu.devices.reading import Lost, Reading, Vitals, XidEvent
 from milligpu.model.gpu import Gpu, State
 from milligpu.model.units import Milli
 from milligpu.wire.orders import Orders
+
+log = structlog.get_logger()
 
 LOOK_S = 1.0
 # How long a thread waits for the driver's next word before it looks whether it should end.
@@ -112,6 +116,8 @@ class CardWatch:
     def _judge(self) -> None:
         gpus = {uuid: self._judged(gpu) for uuid, gpu in self._bare.items()}
         if gpus != self.gpus:
+            for uuid in (uuid for uuid, gpu in gpus.items() if gpu != self.gpus.get(uuid)):
+                log.warning("a GPU changed", gpu=uuid, state=gpus[uuid].state.value, reason=gpus[uuid].reason)
             self.gpus = gpus
             self._changed()
 
