@@ -309,9 +309,10 @@ class Stage:
 
     def _supervise(self) -> None:
         """Start again what could not stand that others were away; our own parts must."""
-        for process in self._cluster.control_plane.components:
+        node = self._node.node
+        for process in (*self._cluster.control_plane.components, node.containerd, node.kubelet):
             process.start()
-        for process in (self._service.process, self._node.agent, *self._node.node.components):
+        for process in (self._service.process, self._node.agent):
             if not process.is_running:
                 self._accuse(f"{process.name} died by itself", [process.tail(15)])
                 process.start()

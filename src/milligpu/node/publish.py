@@ -44,6 +44,7 @@ class Publisher:
         self._obey = obey
         self._wake = asyncio.Event()
         self._seen: Node | None = None
+        self._told: tuple[dict[str, str] | None, dict[str, str] | None] | None = None
         self.published = asyncio.Event()
 
     def changed(self) -> None:
@@ -65,8 +66,15 @@ class Publisher:
                     found = [node for kind, node in items if kind != "DELETED"]
             if found:
                 self._seen = found[-1]
-                self._read_orders(self._seen)
-                self._wake.set()
+                self._on_node(self._seen)
+
+    def _on_node(self, node: Node) -> None:
+        """A kubelet reports its node all the time; only what we read or write there matters."""
+        told = (node.metadata.annotations, node.metadata.labels)
+        if told != self._told:
+            self._told = told
+            self._read_orders(node)
+            self._wake.set()
 
     def _read_orders(self, node: Node) -> None:
         text = (node.metadata.annotations or {}).get(names.ORDERS)
