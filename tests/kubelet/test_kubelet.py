@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from milligpu.kubelet import rpc
+from milligpu.kubelet._generated import deviceplugin_pb2 as pb
 from milligpu.kubelet.device_plugin import SLOTS_MAX, DevicePlugin
 from milligpu.kubelet.pod_resources import PodResources
 from milligpu.model.errors import BadRequest, Unavailable
@@ -51,3 +53,40 @@ def test_a_kubelet_that_is_away_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(Unavailable, match=r"kubelet at .*kubelet.sock: UNAVAILABLE"):
         asyncio.run(ask())
+
+
+def test_the_kubelet_hears_of_slots_that_were_taken_back_before_the_answer_about_them(tmp_path: Path) -> None:
+    async def scene() -> list[str]:
+        said: list[str] = []
+
+        async def allocate(slots: Sequence[str]) -> str:
+            plugin.offer({"1", *slots})
+            return "milligpu.dev/share=x"
+
+        plugin = DevicePlugin(tmp_path, "nvidia.com/vgpu", allocate)
+        server = await rpc.serve(tmp_path / "plugin.sock", "v1beta1.DevicePlugin", plugin.methods())
+        plugin.offer({"1", "2"})
+        async with rpc.channel(tmp_path / "plugin.sock") as kubelet:
+            listing = kubelet.unary_stream(
+                "/v1beta1.DevicePlugin/ListAndWatch",
+                request_serializer=pb.Empty.SerializeToString,
+                response_deserializer=pb.ListAndWatchResponse.FromString,
+            )(pb.Empty())
+
+            async def listen() -> None:
+                async for message in listing:
+                    said.append(",".join(sorted(device.ID for device in message.devices)))
+                    if len(said) == 1:
+                        plugin.offer({"1"})
+
+            listening = asyncio.create_task(listen())
+            while len(said) < 2:
+                await asyncio.sleep(0.01)
+            request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["2"])])
+            await rpc.call(kubelet, "/v1beta1.DevicePlugin/Allocate", request, pb.AllocateResponse, 10.0)
+            said.append("answer")
+            listening.cancel()
+        await server.stop(grace=None)
+        return said
+
+    assert asyncio.run(scene()) == ["1,2", "1", "1,2", "answer"]

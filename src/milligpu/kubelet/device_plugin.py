@@ -31,6 +31,8 @@ _POLL_S = 0.1
 _REGISTER_TIMEOUT_S = 5.0
 # A successor registers within moments; the kubelet waits for an answer as long as it takes.
 _SUCCESSOR_S = 30.0
+# The kubelet takes a list of thousands of slots in within milliseconds, and waits for an answer without end.
+_HEARD_S = 0.5
 
 Allocate = Callable[[Sequence[str]], Awaitable[str]]
 """Given the slots of one container, the CDI device name that it will need to start."""
@@ -52,6 +54,8 @@ class DevicePlugin:
         self._listeners: list[asyncio.Event] = []
         self._again = asyncio.Event()
         self._retired = False
+        self._sent: frozenset[str] = frozenset()
+        """The slots that the kubelet last heard of."""
         self.registered = asyncio.Event()
         """Set while the kubelet knows us."""
 
@@ -76,7 +80,7 @@ class DevicePlugin:
         while True:
             kubelet = await self._kubelet_socket()
             self._socket.unlink(missing_ok=True)
-            server = await rpc.serve(self._socket, f"{VERSION}.DevicePlugin", self._methods())
+            server = await rpc.serve(self._socket, f"{VERSION}.DevicePlugin", self.methods())
             try:
                 await self._stay_registered(kubelet)
             finally:
@@ -154,7 +158,8 @@ class DevicePlugin:
                 return False
         return True
 
-    def _methods(self) -> dict[str, object]:
+    def methods(self) -> dict[str, object]:
+        """What the kubelet may call."""
         return {
             "GetDevicePluginOptions": rpc.answering(pb.Empty, self._on_options),
             "ListAndWatch": rpc.streaming(pb.Empty, self._on_list),
@@ -170,9 +175,8 @@ class DevicePlugin:
         try:
             while True:
                 changed.clear()
-                yield pb.ListAndWatchResponse(
-                    devices=[pb.Device(ID=slot, health="Healthy") for slot in self._slots]
-                )
+                self._sent = self._slots
+                yield pb.ListAndWatchResponse(devices=[pb.Device(ID=slot, health="Healthy") for slot in self._sent])
                 await changed.wait()
         finally:
             latest = self._listeners[-1] is changed
@@ -181,9 +185,17 @@ class DevicePlugin:
                 self.register_again()
 
     async def _on_allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        """Answer, and never about slots that the kubelet believes to be gone.
+
+        It may have chosen them just before it heard that; of such an answer it dies (a nil pointer, in 1.36). Whose
+        slots they became is in use, and in use is offered again: it has to hear of that first.
+        """
         if self._retired:
             return await self._pass_on(request)
+        gone = {slot for each in request.container_requests for slot in each.devices_ids} - self._sent
         names = [await self._allocate(tuple(each.devices_ids)) for each in request.container_requests]
+        if gone:
+            await asyncio.sleep(_HEARD_S)
         return pb.AllocateResponse(
             container_responses=[
                 pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name=name)]) for name in names

@@ -213,11 +213,14 @@ class NodeAgent:
         self._cards.keep({uuid: part_of(gpus[uuid], held) for uuid, held in self._commands.held.items()})
 
     def _resized(self) -> int:
-        """Slots beyond what is held, because the kubelet counts resized pods with what they asked for at first."""
+        """Slots beyond what is held, because the kubelet counts resized pods with what they asked for at first.
+
+        Those that grew take none away: grants say what there is, and for want of slots a kubelet rejects for good.
+        """
         counted = {each.name: len(each.slots) for each in self._ledger.entries}
         held_now = self._attachments.held.values()
         return sum(
-            counted.get(each.name, 0) - sum(share.milli for share in shares(each))
+            max(0, counted.get(each.name, 0) - sum(share.milli for share in shares(each)))
             for each in held_now
             if each.tenancy.grant.generation > 1
         )
