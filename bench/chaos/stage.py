@@ -52,6 +52,8 @@ _AWAY = (httpx2.HTTPError, ApiError)
 # While a part is away nothing else can be expected; a control plane that was killed is back within seconds.
 _PATIENCE_S = 90.0
 _GONE, _THERE = 404, 409
+# How a Go program says that it fell over, and enough lines to see where.
+_CRASH, _TRACE_LINES = "panic:", 60
 
 HOLD = """
 import ctypes, signal, sys, time
@@ -96,6 +98,7 @@ class Stage:
         self._cards = verdict.Cards(self._node.inventory())
         self._wanted: dict[str, Wanted] = {}
         self._lost = False
+        self._differs: list[str] = []
         self.outcome = Outcome()
 
     # -- doing ---------------------------------------------------------------------------------------------------
@@ -283,8 +286,6 @@ class Stage:
         self._differs = verdict.unsettled(self._wanted, truth, self._cards, self._fits)
         return not self._differs
 
-    _differs: list[str] = []  # noqa: RUF012 - replaced, never changed
-
     def _says(self) -> str:
         return "\n".join(self._differs)
 
@@ -310,6 +311,8 @@ class Stage:
     def _supervise(self) -> None:
         """Start again what could not stand that others were away; our own parts must."""
         node = self._node.node
+        if not node.kubelet.is_running and _CRASH in (tail := node.kubelet.tail(_TRACE_LINES)):
+            self._accuse("the kubelet crashed", [tail])
         for process in (*self._cluster.control_plane.components, node.containerd, node.kubelet):
             process.start()
         for process in (self._service.process, self._node.agent):

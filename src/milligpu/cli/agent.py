@@ -89,16 +89,16 @@ def command(local: bool, kill_outside: bool, evict_after: float, settings: Setti
     """
     if local:
         return _serve_machine(kill_outside)
-    from milligpu.node import service  # noqa: PLC0415 - gRPC and the rest are not for the other commands
+    from milligpu.node import service
 
     service.main(replace(settings, evict_after=evict_after))
     return 0
 
 
 def _serve_machine(kill_outside: bool) -> int:
-    from milligpu.agent.places import SERVICE, Places  # noqa: PLC0415
-    from milligpu.agent.process import Settings as LocalSettings  # noqa: PLC0415
-    from milligpu.agent.process import run  # noqa: PLC0415
+    from milligpu.agent.places import SERVICE, Places
+    from milligpu.agent.process import Settings as LocalSettings
+    from milligpu.agent.process import run
 
     folder = SERVICE if os.geteuid() == 0 else Places.own(os.environ).folder
     return run(LocalSettings(folder, idle=None, foreground=True, kill=kill_outside))

@@ -18,8 +18,8 @@ def command() -> None:
 @format_option(Format.TABLE, Format.JSON, Format.YAML)
 def enforce(names: tuple[str, ...], output: Format) -> None:
     """How exactly shares are held, and what that costs: real programs on a software GPU in modelled time."""
-    from milligpu.bench.enforce import Result, cases  # noqa: PLC0415 - starts cards and loads libraries
-    from milligpu.bench.stage import come_first, stage  # noqa: PLC0415
+    from milligpu.bench.enforce import Result, cases
+    from milligpu.bench.stage import come_first, stage
 
     known = cases()
     for name in names:

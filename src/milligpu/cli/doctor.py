@@ -32,7 +32,7 @@ def command(settings: Settings, runtime_socket: Path, output: Format) -> int:
 
     Each line passes, or says how to mend it. Give it the options that the agent has. Exit code 1 when one fails.
     """
-    from milligpu.node.doctor.visit import visit  # noqa: PLC0415 - gRPC and the rest are not for other commands
+    from milligpu.node.doctor.visit import visit
 
     found = asyncio.run(visit(settings, runtime_socket))
     if output is Format.TABLE:

@@ -17,7 +17,7 @@ def command(pod: str, namespace: str | None, kubeconfig: str | None, output: For
 
     Who may list nodes and pods gets today's numbers; everybody else what the scheduler last said in an event.
     """
-    from milligpu.kube import config  # noqa: PLC0415 - only commands that need a cluster pay for it
+    from milligpu.kube import config
 
     found = config.find(kubeconfig)
     with config.blocking_client(found) as client:
@@ -29,9 +29,9 @@ def command(pod: str, namespace: str | None, kubeconfig: str | None, output: For
 
 
 def _explain(client: Any, namespace: str, name: str) -> dict[str, Any]:
-    from milligpu import dialects  # noqa: PLC0415
-    from milligpu.kube import fetch  # noqa: PLC0415
-    from milligpu.scheduler.sight import PodReader  # noqa: PLC0415
+    from milligpu import dialects
+    from milligpu.kube import fetch
+    from milligpu.scheduler.sight import PodReader
 
     found = fetch.pod(client, namespace, name)
     sight = PodReader(dialects.read).sight(found)
@@ -48,7 +48,7 @@ def _explain(client: Any, namespace: str, name: str) -> dict[str, Any]:
 
 
 def _held(sight: Any) -> str:
-    from milligpu.scheduler.resizes import words  # noqa: PLC0415
+    from milligpu.scheduler.resizes import words
 
     if sight.grant is None:
         return f"on {sight.node}, without a grant: no GPU is attached to it"
@@ -57,12 +57,12 @@ def _held(sight: Any) -> str:
 
 def resizing(client: Any, sight: Any) -> str:
     """What keeps a pod from the share that it wants instead."""
-    from milligpu.kube import fetch  # noqa: PLC0415
-    from milligpu.kube.api import Refused  # noqa: PLC0415
-    from milligpu.model.errors import BadRequest  # noqa: PLC0415
-    from milligpu.scheduler import resizes  # noqa: PLC0415
-    from milligpu.scheduler.resizer import WAITS  # noqa: PLC0415
-    from milligpu.scheduler.view import view  # noqa: PLC0415
+    from milligpu.kube import fetch
+    from milligpu.kube.api import Refused
+    from milligpu.model.errors import BadRequest
+    from milligpu.scheduler import resizes
+    from milligpu.scheduler.resizer import WAITS
+    from milligpu.scheduler.view import view
 
     if not sight.resize or sight.grant is None:
         return ""
@@ -85,10 +85,10 @@ def resizing(client: Any, sight: Any) -> str:
 
 
 def _why(client: Any, namespace: str, sight: Any) -> str:
-    from milligpu.kube import fetch  # noqa: PLC0415
-    from milligpu.kube.api import Refused  # noqa: PLC0415
-    from milligpu.scheduler.explain import REASON, explain  # noqa: PLC0415
-    from milligpu.scheduler.view import view  # noqa: PLC0415
+    from milligpu.kube import fetch
+    from milligpu.kube.api import Refused
+    from milligpu.scheduler.explain import REASON, explain
+    from milligpu.scheduler.view import view
 
     try:
         books = view(fetch.nodes(client), fetch.pods(client))

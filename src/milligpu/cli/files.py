@@ -13,7 +13,7 @@ FILE_MAX = 64 * 1024 * 1024
 
 def manifests(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each Kubernetes object of a file (`-` is standard input) with where it was found; Lists are opened."""
-    import yaml  # noqa: PLC0415 - only commands that read manifests pay for it
+    import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:

@@ -12,9 +12,9 @@ from milligpu.cli.output import Format, format_option, show_data, show_table
 @format_option(Format.TABLE, Format.JSON, Format.YAML)
 def command(kubeconfig: str | None, output: Format) -> None:
     """Show the largest share that can be had now, per model."""
-    from milligpu.kube import config, fetch  # noqa: PLC0415 - only commands that need a cluster pay for it
-    from milligpu.model.units import show_mib, show_milli  # noqa: PLC0415
-    from milligpu.scheduler.view import rooms, view  # noqa: PLC0415
+    from milligpu.kube import config, fetch
+    from milligpu.model.units import show_mib, show_milli
+    from milligpu.scheduler.view import rooms, view
 
     with config.blocking_client(config.find(kubeconfig)) as client:
         found = rooms(view(fetch.nodes(client), fetch.pods(client)))

@@ -45,7 +45,7 @@ def list_(output: Format) -> None:
 @click.option("--kubeconfig", metavar="FILE", help="Default: as kubectl.")
 def cordon(gpu: str, reason: str, kubeconfig: str | None) -> None:
     """Take one GPU of the cluster out of use, by its UUID; who holds a share of it keeps it."""
-    from milligpu.cli.orders import change_orders  # noqa: PLC0415 - the rest of this module needs no cluster
+    from milligpu.cli.orders import change_orders
 
     node = change_orders(gpu, lambda orders, uuid: orders.cordon(uuid, reason), kubeconfig)
     click.echo(f"{gpu} on {node}: cordoned")
@@ -56,7 +56,7 @@ def cordon(gpu: str, reason: str, kubeconfig: str | None) -> None:
 @click.option("--kubeconfig", metavar="FILE", help="Default: as kubectl.")
 def uncordon(gpu: str, kubeconfig: str | None) -> None:
     """Take a GPU of the cluster into use again, whether it was cordoned or is held to be sick after an error."""
-    from milligpu.cli.orders import change_orders, moment  # noqa: PLC0415
+    from milligpu.cli.orders import change_orders, moment
 
     node = change_orders(gpu, lambda orders, uuid: orders.uncordon(uuid, moment()), kubeconfig)
     click.echo(f"{gpu} on {node}: in use again")

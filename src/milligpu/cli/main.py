@@ -53,7 +53,7 @@ class Commands(click.Group):
 
 
 def _near(name: str) -> list[str]:
-    import difflib  # noqa: PLC0415 - only a mistyped command pays for it
+    import difflib
 
     return difflib.get_close_matches(name, COMMANDS)
 

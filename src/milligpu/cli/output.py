@@ -44,11 +44,11 @@ def _read_format(_ctx: click.Context, _param: click.Parameter, value: str) -> Fo
 def show_data(data: object, output: Format) -> None:
     """Print JSON or YAML."""
     if output is Format.YAML:
-        import yaml  # noqa: PLC0415
+        import yaml
 
         click.echo(yaml.safe_dump(data, sort_keys=False), nl=False)
         return
-    import json  # noqa: PLC0415
+    import json
 
     click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
@@ -64,7 +64,7 @@ def show_table(
 
     On a terminal it has colour and fits the width; in a pipe it is plain, and no cell is cut.
     """
-    from rich.console import Console  # noqa: PLC0415 - only a table pays for it
+    from rich.console import Console
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -80,8 +80,8 @@ def make_table(
     colours: Mapping[str, str] | None = None,
 ) -> "Table":
     """The same table, for a screen that is drawn again and again."""
-    from rich.table import Table  # noqa: PLC0415 - only a table pays for it
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:

@@ -47,7 +47,7 @@ def _outcome(client: Any, namespace: str, name: str, changes: dict[str, Change])
 
 
 def _sight(client: Any, namespace: str, name: str) -> Any:
-    from milligpu import dialects  # noqa: PLC0415 - every dialect, and only for a refusal
+    from milligpu import dialects
 
     return PodReader(dialects.read).sight(fetch.pod(client, namespace, name))
 

@@ -32,7 +32,7 @@ def _machine(output: Format) -> None:
 
 
 def _cluster(kubeconfig: str | None, namespace: str | None, output: Format) -> None:
-    from milligpu.cli import cluster  # noqa: PLC0415 - only commands that need a cluster pay for it
+    from milligpu.cli import cluster
 
     found = cluster.picture(kubeconfig, namespace)
     match output:

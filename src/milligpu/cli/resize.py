@@ -33,15 +33,15 @@ def command(  # noqa: PLR0917 - as click calls it
     if milli is None and mib is None and limit is None:
         raise BadRequest("resize", session, "-p, -m or --limit")
     if session.startswith(_POD):
-        from milligpu.cli.pods import resize_pod  # noqa: PLC0415 - only commands that need a cluster pay for it
-        from milligpu.dialects.resize import Change  # noqa: PLC0415
+        from milligpu.cli.pods import resize_pod
+        from milligpu.dialects.resize import Change
 
         change = Change(milli, mib, limit)
         name = session.removeprefix(_POD)
         click.echo(resize_pod(name, change, namespace=namespace, container=container, kubeconfig=kubeconfig))
         return
-    from milligpu.agent.client import Client  # noqa: PLC0415
-    from milligpu.agent.protocol import Done, Resize  # noqa: PLC0415
+    from milligpu.agent.client import Client
+    from milligpu.agent.protocol import Done, Resize
 
     answer = Client(os.environ).ask(Resize(session, milli, mib, limit))
     if isinstance(answer, Done):

@@ -76,11 +76,11 @@ def serve(  # noqa: PLR0917 - as click calls it
     parts: int,
 ) -> None:
     """Answer kube-scheduler's questions, until SIGTERM. Of several instances one leads and is ready."""
-    from milligpu.dialects.normal import Form  # noqa: PLC0415
-    from milligpu.dialects.settings import GpushareUnit, Settings  # noqa: PLC0415
-    from milligpu.scheduler import admission, service  # noqa: PLC0415 - the web server is not for other commands
-    from milligpu.scheduler.leader import Timing  # noqa: PLC0415
-    from milligpu.scheduler.server import Tls  # noqa: PLC0415
+    from milligpu.dialects.normal import Form
+    from milligpu.dialects.settings import GpushareUnit, Settings
+    from milligpu.scheduler import admission, service
+    from milligpu.scheduler.leader import Timing
+    from milligpu.scheduler.server import Tls
 
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise click.UsageError("--tls-cert and --tls-key go together, and --tls-client-ca with both")
@@ -121,7 +121,7 @@ def config(  # noqa: PLR0917 - as click calls it
     output: Format,
 ) -> None:
     """Print the KubeSchedulerConfiguration that makes kube-scheduler ask the service."""
-    from milligpu.scheduler import config as configs  # noqa: PLC0415
+    from milligpu.scheduler import config as configs
 
     trust = configs.Trust(tls_ca, tls_cert, tls_key)
     if bool(tls_cert) != bool(tls_key) or (trust != configs.Trust() and not url.startswith("https://")):
@@ -138,10 +138,10 @@ def config(  # noqa: PLR0917 - as click calls it
 @click.option("--webhook-url", default="", help="Where; default: the Service milligpu-webhook.")
 def manifests(namespace: str, webhook: bool, webhook_url: str) -> None:
     """Print the accounts, rights, admission policies and webhook that a cluster needs, for `kubectl apply -f -`."""
-    import yaml  # noqa: PLC0415
+    import yaml
 
-    from milligpu.scheduler.manifests import manifests as objects  # noqa: PLC0415
-    from milligpu.scheduler.webhook_objects import Target  # noqa: PLC0415
+    from milligpu.scheduler.manifests import manifests as objects
+    from milligpu.scheduler.webhook_objects import Target
 
     target = Target(namespace=namespace, url=webhook_url) if webhook else None
     click.echo(yaml.safe_dump_all(objects(namespace, target), sort_keys=False), nl=False)

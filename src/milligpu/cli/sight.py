@@ -38,6 +38,6 @@ def means_cluster(asked: bool | None, kubeconfig: str | None) -> bool:
 
 
 def _agent_here() -> bool:
-    from milligpu.agent.places import SERVICE, Places  # noqa: PLC0415
+    from milligpu.agent.places import SERVICE, Places
 
     return any(places.socket.exists() for places in (Places(SERVICE), Places.own(os.environ)))

@@ -167,8 +167,8 @@ class _Bar:
     """A progress bar of all runs together."""
 
     def __init__(self, total: int) -> None:
-        from rich.console import Console  # noqa: PLC0415 - only a terminal pays for it
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)

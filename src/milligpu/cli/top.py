@@ -37,7 +37,7 @@ def command(  # noqa: PLR0917 - as click calls it
     if not means_cluster(cluster, kubeconfig):
         show(machine.ask_state, machine.as_data, partial(_machine_views, output=output))
         return
-    from milligpu.cli import cluster as whole  # noqa: PLC0415 - only commands that need a cluster pay for it
+    from milligpu.cli import cluster as whole
 
     show(partial(whole.picture, kubeconfig, namespace), whole.Picture.as_data, _cluster_views)
 
@@ -74,7 +74,7 @@ def _machine_views(state: State, output: Format) -> list[machine.View]:
 
 
 def _cluster_views(found: "Picture") -> list[machine.View]:
-    from milligpu.cli import cluster  # noqa: PLC0415
+    from milligpu.cli import cluster
 
     views = [cluster.gpus(found)]
     if found.pods:
@@ -85,8 +85,8 @@ def _cluster_views(found: "Picture") -> list[machine.View]:
 
 
 def _live(interval: float, views: Callable[[], list[machine.View]]) -> None:
-    from rich.console import Group  # noqa: PLC0415
-    from rich.live import Live  # noqa: PLC0415
+    from rich.console import Group
+    from rich.live import Live
 
     def drawn() -> Group:
         return Group(

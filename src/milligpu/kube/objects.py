@@ -20,11 +20,11 @@ class Meta(msgspec.Struct):
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    resourceVersion: str = ""  # noqa: N815 - Kubernetes' names are kept, so that what is read is what was sent
+    resourceVersion: str = ""
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
-    deletionTimestamp: str | None = None  # noqa: N815
-    ownerReferences: list[Owner] | None = None  # noqa: N815
+    deletionTimestamp: str | None = None
+    ownerReferences: list[Owner] | None = None
 
 
 class Condition(msgspec.Struct):
@@ -40,7 +40,7 @@ class PodStatus(msgspec.Struct):
     """`status` of a pod."""
 
     phase: str = ""
-    nominatedNodeName: str = ""  # noqa: N815
+    nominatedNodeName: str = ""
     conditions: list[Condition] | None = None
 
 
@@ -107,7 +107,7 @@ Thing = TypeVar("Thing", Pod, Node, Plain)
 class ListMeta(msgspec.Struct):
     """`metadata` of a list."""
 
-    resourceVersion: str = ""  # noqa: N815
+    resourceVersion: str = ""
     continue_: str = msgspec.field(name="continue", default="")
 
 

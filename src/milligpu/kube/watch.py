@@ -50,7 +50,7 @@ class _Mark(msgspec.Struct):
     class Meta(msgspec.Struct):
         """Where the watch is."""
 
-        resourceVersion: str = ""  # noqa: N815
+        resourceVersion: str = ""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     code: int = 0

@@ -26,26 +26,26 @@ class Expression(msgspec.Struct, frozen=True):
 class Term(msgspec.Struct, frozen=True):
     """Conditions that must hold together."""
 
-    matchExpressions: tuple[Expression, ...] | None = None  # noqa: N815
-    matchFields: tuple[Expression, ...] | None = None  # noqa: N815
+    matchExpressions: tuple[Expression, ...] | None = None
+    matchFields: tuple[Expression, ...] | None = None
 
 
 class Terms(msgspec.Struct, frozen=True):
     """Terms of which one must hold."""
 
-    nodeSelectorTerms: tuple[Term, ...] | None = None  # noqa: N815
+    nodeSelectorTerms: tuple[Term, ...] | None = None
 
 
 class NodeAffinity(msgspec.Struct, frozen=True):
     """Only the required kind."""
 
-    requiredDuringSchedulingIgnoredDuringExecution: Terms | None = None  # noqa: N815
+    requiredDuringSchedulingIgnoredDuringExecution: Terms | None = None
 
 
 class Affinity(msgspec.Struct, frozen=True):
     """Only the one to nodes."""
 
-    nodeAffinity: NodeAffinity | None = None  # noqa: N815
+    nodeAffinity: NodeAffinity | None = None
 
 
 class Toleration(msgspec.Struct, frozen=True):

@@ -32,23 +32,23 @@ class Timing:
 
 
 class _Spec(msgspec.Struct, omit_defaults=True):
-    holderIdentity: str | None = None  # noqa: N815
-    leaseDurationSeconds: int | None = None  # noqa: N815
-    acquireTime: str | None = None  # noqa: N815
-    renewTime: str | None = None  # noqa: N815
-    leaseTransitions: int | None = None  # noqa: N815
+    holderIdentity: str | None = None
+    leaseDurationSeconds: int | None = None
+    acquireTime: str | None = None
+    renewTime: str | None = None
+    leaseTransitions: int | None = None
 
 
 class _Meta(msgspec.Struct, omit_defaults=True):
     name: str
     namespace: str
-    resourceVersion: str = ""  # noqa: N815
+    resourceVersion: str = ""
 
 
 class _Lease(msgspec.Struct):
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
-    apiVersion: str = "coordination.k8s.io/v1"  # noqa: N815
+    apiVersion: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
 
 

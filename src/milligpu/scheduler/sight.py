@@ -32,11 +32,11 @@ Reader = Callable[[Mapping[str, Any]], PodRequest]
 
 
 class _Spec(msgspec.Struct):
-    nodeName: str = ""  # noqa: N815
-    schedulerName: str = "default-scheduler"  # noqa: N815
-    schedulingGates: list[msgspec.Raw] | None = None  # noqa: N815
+    nodeName: str = ""
+    schedulerName: str = "default-scheduler"
+    schedulingGates: list[msgspec.Raw] | None = None
     priority: int = 0
-    nodeSelector: dict[str, str] | None = None  # noqa: N815
+    nodeSelector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
 

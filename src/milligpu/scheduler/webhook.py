@@ -31,9 +31,9 @@ class _Request(msgspec.Struct):
     uid: str
     kind: _Kind
     namespace: str = ""
-    subResource: str = ""  # noqa: N815 - Kubernetes' name
+    subResource: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
-    oldObject: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815
+    oldObject: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Review(msgspec.Struct):

@@ -116,8 +116,12 @@ def wait_running(cluster: Cluster, namespace: str, count: int) -> list[Json]:
 def wait_told(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
     """What an event with this reason says about an object."""
     state = cluster.last_state
-    found = lambda: told(cluster, namespace, name, reason) or None  # noqa: E731
-    return until(f"event {reason} of {name}", found, DEADLINE_S, last_state=lambda: state(namespace))
+    return until(
+        f"event {reason} of {name}",
+        lambda: told(cluster, namespace, name, reason) or None,
+        DEADLINE_S,
+        last_state=lambda: state(namespace),
+    )
 
 
 def is_ready(pod: Json) -> bool:

@@ -143,8 +143,11 @@ time.sleep(600)
     state = platform.cluster.last_state
     status = until("its restart", again, DEADLINE_S, last_state=lambda: state(namespace))
     assert status["lastState"]["terminated"]["reason"] == "OOMKilled"
+
     # What died with 1000 MiB is not charged to what lives with as much.
-    used = lambda: memory_used(platform, namespace, "oom")  # noqa: E731
+    def used() -> int:
+        return memory_used(platform, namespace, "oom")
+
     until("its memory", lambda: 1000 <= used() < 2000, 60, last_state=lambda: str(used()))
 
 

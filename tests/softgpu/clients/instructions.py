@@ -32,7 +32,10 @@ def words(values: np.ndarray) -> np.ndarray:
 
 def atomics() -> dict[str, tuple[str, np.ndarray]]:
     """Sums of numbers that are exact in every type, by 64 threads in one place."""
-    full = lambda value: np.full(N, value)  # noqa: E731
+
+    def full(value):
+        return np.full(N, value)
+
     total = int(I.sum() % 256)
     return {
         "atomicAdd bf16": (
