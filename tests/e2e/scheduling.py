@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 from lightkube.resources.core_v1 import Event, Pod
@@ -82,11 +83,19 @@ def overcommitted(given: Mapping[str, Grant] | Sequence[Grant], mib: int = CARD_
     return sorted({gpu for gpu in milli if milli[gpu] > 1000 or memory[gpu] > mib})
 
 
+def _happened(event: Event) -> datetime:
+    when = event.eventTime or (event.metadata and event.metadata.creationTimestamp)
+    assert when is not None
+    return when
+
+
 def told(cluster: Cluster, namespace: str, name: str, reason: str = REASON) -> str:
     """The last event with this reason about a pod."""
-    notes = [
-        event.message or ""
+    events = [
+        event
         for event in list_in(cluster.client, Event, namespace)
         if event.reason == reason and event.involvedObject.name == name
     ]
+    # The API server lists them by name, and a part of that is random.
+    notes = [event.message or "" for event in sorted(events, key=_happened)]
     return notes[-1] if notes else ""
