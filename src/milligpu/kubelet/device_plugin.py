@@ -38,6 +38,27 @@ Allocate = Callable[[Sequence[str]], Awaitable[str]]
 """Given the slots of one container, the CDI device name that it will need to start."""
 
 
+class _Busy:
+    """Who is at it, and a way to wait until nobody is."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._nobody.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._nobody.set()
+
+    async def ended(self) -> None:
+        await self._nobody.wait()
+
+
 class DevicePlugin:
     """One resource on one node; `run` keeps it registered, whatever the kubelet does."""
 
@@ -56,8 +77,11 @@ class DevicePlugin:
         self._retired = False
         self._sent: frozenset[str] = frozenset()
         """The slots that the kubelet last heard of."""
+        self._answering = _Busy()
         self.registered = asyncio.Event()
         """Set while the kubelet knows us."""
+        self.listed = asyncio.Event()
+        """Set when the kubelet has asked for our slots: from then on it asks us, and not who was here before."""
 
     def offer(self, slots: Iterable[str]) -> None:
         """Replace the slots; the kubelet is told at once, where they are others than before."""
@@ -85,6 +109,7 @@ class DevicePlugin:
                 await self._stay_registered(kubelet)
             finally:
                 self.registered.clear()
+                await self._answering.ended()  # a pod whose Allocate is cut off is rejected for good
                 await server.stop(grace=None)
                 self._socket.unlink(missing_ok=True)
 
@@ -176,6 +201,7 @@ class DevicePlugin:
             while True:
                 changed.clear()
                 self._sent = self._slots
+                self.listed.set()
                 yield pb.ListAndWatchResponse(devices=[pb.Device(ID=slot, health="Healthy") for slot in self._sent])
                 await changed.wait()
         finally:
@@ -190,8 +216,10 @@ class DevicePlugin:
         It may have chosen them just before it heard that; of such an answer it dies (a nil pointer, in 1.36). Whose
         slots they became is in use, and in use is offered again: it has to hear of that first.
         """
-        if self._retired:
-            return await self._pass_on(request)
+        with self._answering:
+            return await (self._pass_on(request) if self._retired else self._answer(request))
+
+    async def _answer(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         gone = {slot for each in request.container_requests for slot in each.devices_ids} - self._sent
         names = [await self._allocate(tuple(each.devices_ids)) for each in request.container_requests]
         if gone:

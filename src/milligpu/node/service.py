@@ -124,6 +124,7 @@ class NodeAgent:
         """Take the place of the agent before in the kubelet's eyes, too, which never sees nobody."""
         for plugin in self._plugins.values():
             await plugin.registered.wait()
+            await plugin.listed.wait()
         if before is not None:
             for plugin in self._plugins.values():
                 await plugin.disown()
