@@ -18,7 +18,7 @@ from milligpu.kubelet.pod_resources import Held, PodResources
 
 pytestmark = pytest.mark.e2e
 
-RESOURCE = "milligpu.dev/test-slot"
+RESOURCE = "example.com/slot"
 CDI_KIND = "milligpu.dev/test"
 
 
