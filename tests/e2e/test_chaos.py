@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from lightkube.resources.core_v1 import Event, Pod
 
+from bench.chaos.__main__ import run
 from bench.chaos.script import Blow, Create, Manner, Part, Round, Script
-from bench.chaos.stage import NAMESPACE, Stage, perform
+from bench.chaos.stage import NAMESPACE, Stage
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import unique_name
@@ -131,8 +132,9 @@ def test_after_a_reboot_every_container_has_the_share_that_it_had(
     assert len(after) == len(made) - stage.outcome.rejected.total()
 
 
-def test_twenty_rounds_of_chaos_leave_the_books_true(platform: tuple[Cluster, Platform]) -> None:
+def test_twenty_rounds_of_chaos_leave_the_books_true(built_programs: None) -> None:
+    del built_programs
     assert {part for each in Script(SEED).rounds(ROUNDS) for part in each.parts} == set(Part)
-    outcome = perform(Stage(*platform), ROUNDS, SEED)
+    outcome = run(ROUNDS, SEED, logs=None)
     assert outcome.violations == []
     assert outcome.rounds == ROUNDS
