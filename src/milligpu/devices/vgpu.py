@@ -7,7 +7,7 @@ from milligpu.model.units import WHOLE, Milli
 
 _NAME = re.compile(r"(?:GRID|NVIDIA)?[ -]*([A-Z]+\d+\w*)-(\d+)([QABC])", re.I)
 
-# GB of the boards, by the names that profiles have for them (NVIDIA's virtual GPU software user guide).
+# GB of the boards, by the names that profiles have for them. A name that is missing makes a card of its own.
 _BOARD_GB = {
     **dict.fromkeys(("m6", "m10", "m60", "p4"), 8),
     **dict.fromkeys(("p6", "p100", "p100x", "v100", "v100x", "v100l", "t4", "a2", "a16"), 16),

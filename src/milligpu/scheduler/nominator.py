@@ -3,8 +3,8 @@
 The place is written into the pod's `status.nominatedNodeName`. kube-scheduler then tries that node first and need
 not look at any other: at 5,000 nodes this is most of its work. The same write wakes a pod that it had given up on
 until something changes. It is a hint and no more: a pod that was not nominated, or cannot use the node, goes the
-ordinary way. The write costs the API server as much as a bind and an event together, so it is left off while binds
-pile up there: then kube-scheduler is not what all wait for.
+ordinary way. The write is one more request per pod, so it is left off while binds pile up at the API server: then
+kube-scheduler is not what all wait for.
 """
 
 import asyncio
