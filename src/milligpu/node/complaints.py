@@ -1,6 +1,12 @@
-"""When a container may not start: an event on its pod, and in the end an eviction, so that it is placed anew."""
+"""When a container may not start: an event on its pod, and in the end an eviction, so that it is placed anew.
 
-from collections.abc import Callable, Sequence
+Telling is a task of its own: an API server that hangs keeps nobody waiting who may start.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -24,7 +30,19 @@ _HELP = {
     Fault.OVERCOMMIT: "it starts when those who hold the GPU have gone",
 }
 
+# How often those who still wait are looked at.
+_LOOK_S = 0.5
+
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A container that may not start, since when, and its pod."""
+
+    refused: Refused
+    pod: PodView
+    since: float
 
 
 class Complaints:
@@ -35,40 +53,59 @@ class Complaints:
         self._evict_after = evict_after
         self._reporter = ("milligpu.dev/agent", node)
         self._now = now
-        self._since: dict[str, tuple[Fault, float]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._some = asyncio.Event()
         self._told: set[tuple[str, Fault]] = set()
         self._evicted: set[str] = set()
 
-    async def tell(self, refused: Sequence[Refused], pods: dict[str, PodView]) -> None:
-        """Look at everybody who is refused now; who no longer is has nothing held against him."""
-        names = {each.name for each in refused}
-        self._since = {name: seen for name, seen in self._since.items() if name in names}
+    def note(self, refused: Iterable[Refused], pods: Mapping[str, PodView]) -> None:
+        """Who is refused now; who no longer is has nothing held against him."""
+        found: dict[str, _Waiting] = {}
         for each in refused:
-            fault, since = self._since.get(each.name, (each.problem.fault, self._now()))
-            if fault is not each.problem.fault:
-                since = self._now()
-            self._since[each.name] = (each.problem.fault, since)
-            pod = pods.get(each.holder.uid)
+            pod, before = pods.get(each.holder.uid), self._waiting.get(each.name)
+            same = before is not None and before.refused.problem.fault is each.problem.fault
             if pod is not None:
-                await self._act(each, pod, self._now() - since)
+                found[each.name] = _Waiting(each, pod, before.since if before and same else self._now())
+        self._waiting = found
+        self._told = {(uid, fault) for uid, fault in self._told if uid in pods}
+        self._evicted &= pods.keys()
+        if found:
+            self._some.set()
 
-    async def _act(self, refused: Refused, pod: PodView, waited_s: float) -> None:
-        fault = refused.problem.fault
+    async def run(self) -> None:
+        """Tell them, until cancelled."""
+        while True:
+            await self._some.wait()
+            for name in list(self._waiting):
+                for act in (self._tell, self._evict):
+                    each = self._waiting.get(name)  # it may have started while the API server took its time
+                    if each is not None:
+                        await self._try(act(each, self._now() - each.since))
+            if not self._waiting:
+                self._some.clear()
+            await asyncio.sleep(_LOOK_S)
+
+    @staticmethod
+    async def _try(act: Coroutine[Any, Any, None]) -> None:
         try:
-            if waited_s >= _PATIENCE_S and (pod.uid, fault) not in self._told:
-                note = f"container {refused.holder.container}: {refused.problem.message}; {_HELP[fault]}"
-                where, body = pod_event(
-                    (pod.namespace, pod.name, pod.uid), fault, "Attach", note, reporter=self._reporter
-                )
-                await self._api.send("POST", where, body)
-                self._told.add((pod.uid, fault))
-                log.warning("a container may not start", pod=f"{pod.namespace}/{pod.name}", why=note)
-            if waited_s >= self._evict_after and pod.owned and pod.uid not in self._evicted:
-                await self._evict(pod)
+            await act
         except Unavailable as error:
             log.info("the API server did not take it", error=error.message)
 
-    async def _evict(self, pod: PodView) -> None:
+    async def _tell(self, waiting: _Waiting, waited_s: float) -> None:
+        refused, pod, fault = waiting.refused, waiting.pod, waiting.refused.problem.fault
+        if waited_s < _PATIENCE_S or (pod.uid, fault) in self._told:
+            return
+        note = f"container {refused.holder.container}: {refused.problem.message}; {_HELP[fault]}"
+        where, body = pod_event((pod.namespace, pod.name, pod.uid), fault, "Attach", note, reporter=self._reporter)
+        await self._api.send("POST", where, body)
+        self._told.add((pod.uid, fault))
+        log.warning("a container may not start", pod=f"{pod.namespace}/{pod.name}", why=note)
+
+    async def _evict(self, waiting: _Waiting, waited_s: float) -> None:
+        pod = waiting.pod
+        if waited_s < self._evict_after or not pod.owned or pod.uid in self._evicted:
+            return
         where = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction"
         body = {
             "apiVersion": "policy/v1",

@@ -106,7 +106,7 @@ class Reconciler:
         view = self._view(unknown, certain, await used_by_resized(self._cards, held))
         todo = plan(view)
         self._do(todo)
-        await self._complaints.tell(todo.refused, self._pods.known)
+        self._complaints.note(todo.refused, self._pods.known)
         missing = [entry for entry in self._ledger.entries if entry.name not in self._holders]
         if missing and self._tries < _SOON_TRIES:
             self._tries += 1

@@ -79,6 +79,7 @@ class NodeAgent:
             obey=self._cards.obey,
         )
         self._sickness = Sickness(api, settings.node, self._on_sick_cards, lambda: self._pods.known)
+        self._complaints = Complaints(api, settings.node, time.monotonic, settings.evict_after)
         self._reconciler = Reconciler(
             settings,
             self._ledger,
@@ -86,7 +87,7 @@ class NodeAgent:
             pods=self._pods,
             cards=self._cards,
             leases=self._leases,
-            complaints=Complaints(api, settings.node, time.monotonic, settings.evict_after),
+            complaints=self._complaints,
             changed=self._offer,
             now=time.monotonic,
         )
@@ -111,6 +112,7 @@ class NodeAgent:
             tasks.create_task(self._serve())
             await self._pods.listed.wait()
             tasks.create_task(self._reconciler.run())
+            tasks.create_task(self._complaints.run())
             tasks.create_task(self._sickness.run())
             tasks.create_task(self._watch_out())
 
