@@ -7,12 +7,11 @@ configuration again takes it out. Reviewing changes nothing, so all instances do
 
 import asyncio
 import base64
+import os
 import ssl
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -93,12 +92,11 @@ class Admission:
 
     def _show(self, tls: ssl.SSLContext, certificate: Certificate) -> None:
         """Use it for connections from now on."""
-        # Only files can be loaded; a folder of mode 0700 that is gone at once is as close to none as it gets.
-        with tempfile.TemporaryDirectory(prefix="milligpu-webhook-") as folder:
-            chain, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
-            chain.write_bytes(certificate.certificate)
-            key.write_bytes(certificate.key)
-            tls.load_cert_chain(chain, key)
+        # Only files can be loaded: one without a name leaves no key behind, whenever this process dies.
+        with open(os.memfd_create("tls"), "wb") as file:
+            file.write(certificate.key + certificate.certificate)
+            file.flush()
+            tls.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         log.info("webhook serves", port=self._settings.port, until=certificate.ends.isoformat())
 
     # -- trust -------------------------------------------------------------------------------------------------
