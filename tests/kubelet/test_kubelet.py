@@ -90,3 +90,41 @@ def test_the_kubelet_hears_of_slots_that_were_taken_back_before_the_answer_about
         return said
 
     assert asyncio.run(scene()) == ["1,2", "1", "1,2", "answer"]
+
+
+def test_a_kubelet_that_lets_go_of_a_plugin_before_it_asked_for_its_slots_is_registered_with_again(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> int:
+        registrations = 0
+
+        async def register(request: pb.RegisterRequest) -> pb.Empty:
+            nonlocal registrations
+            registrations += 1
+            if registrations == 2:
+                asking.append(asyncio.create_task(ask(tmp_path / request.endpoint)))
+            return pb.Empty()
+
+        async def ask(socket: Path) -> None:
+            async with rpc.channel(socket) as plugin:
+                listing = plugin.unary_stream(
+                    "/v1beta1.DevicePlugin/ListAndWatch",
+                    request_serializer=pb.Empty.SerializeToString,
+                    response_deserializer=pb.ListAndWatchResponse.FromString,
+                )(pb.Empty())
+                async for _ in listing:
+                    pass
+
+        asking: list[asyncio.Task[None]] = []
+        methods = {"Register": rpc.answering(pb.RegisterRequest, register)}
+        kubelet = await rpc.serve(tmp_path / "kubelet.sock", "v1beta1.Registration", methods)
+        plugin = DevicePlugin(tmp_path, "nvidia.com/vgpu", never)
+        running = asyncio.create_task(plugin.run())
+        await asyncio.wait_for(plugin.registered.wait(), 30)
+        for task in (*asking, running):
+            task.cancel()
+        await asyncio.gather(*asking, running, return_exceptions=True)
+        await kubelet.stop(grace=None)
+        return registrations
+
+    assert asyncio.run(scene()) == 2

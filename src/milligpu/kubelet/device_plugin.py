@@ -29,6 +29,8 @@ SOCKET_PATH_MAX = 107
 # While no plugin is registered, the kubelet rejects pods for good: notice its restart quickly. Two stats cost 5 us.
 _POLL_S = 0.1
 _REGISTER_TIMEOUT_S = 5.0
+# The kubelet asks for the slots of whom it has just registered within milliseconds.
+_ASKED_S = 2.0
 # A successor registers within moments; the kubelet waits for an answer as long as it takes.
 _SUCCESSOR_S = 30.0
 # The kubelet takes a list of thousands of slots in within milliseconds, and waits for an answer without end.
@@ -79,9 +81,9 @@ class DevicePlugin:
         """The slots that the kubelet last heard of."""
         self._answering = _Busy()
         self.registered = asyncio.Event()
-        """Set while the kubelet knows us."""
-        self.listed = asyncio.Event()
-        """Set when the kubelet has asked for our slots: from then on it asks us, and not who was here before."""
+        """Set while the kubelet knows us, and asks us and nobody else."""
+        self._asked = asyncio.Event()
+        """Set when it has asked for our slots since we last registered."""
 
     def offer(self, slots: Iterable[str]) -> None:
         """Replace the slots; the kubelet is told at once, where they are others than before."""
@@ -118,12 +120,24 @@ class DevicePlugin:
         while self._retired or (self._identity(self._folder / KUBELET_SOCKET) == kubelet and self._socket.exists()):
             if not self.registered.is_set() or self._again.is_set():
                 self._again.clear()
-                if await self._register(self._socket):
+                if await self._introduce():
                     self.registered.set()
                 else:
                     self.registered.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._again.wait(), _POLL_S)
+
+    async def _introduce(self) -> bool:
+        """Register, and be asked for our slots.
+
+        A kubelet that sees late that an earlier stream has ended disconnects whom it registered since; where that
+        comes before it has asked, there is no stream of ours whose end would tell us.
+        """
+        self._asked.clear()
+        if await self._register(self._socket):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), _ASKED_S)
+        return self._asked.is_set()
 
     def register_again(self) -> None:
         """The kubelet may have let go of us."""
@@ -197,11 +211,11 @@ class DevicePlugin:
     async def _on_list(self, _request: pb.Empty) -> AsyncIterator[pb.ListAndWatchResponse]:
         changed = asyncio.Event()
         self._listeners.append(changed)
+        self._asked.set()
         try:
             while True:
                 changed.clear()
                 self._sent = self._slots
-                self.listed.set()
                 yield pb.ListAndWatchResponse(devices=[pb.Device(ID=slot, health="Healthy") for slot in self._sent])
                 await changed.wait()
         finally:

@@ -46,6 +46,8 @@ from milligpu.node.web import application
 _SAMPLE_S = 2.0
 # Registering takes a successor moments; whoever waits for our end waits longer than this before it kills us.
 _SETTLE_S = 8.0
+# By then the kubelet has seen that its stream to the agent before has ended, and no longer takes that for our end.
+_UNSEEN_S = 3.0
 
 log = structlog.get_logger()
 
@@ -126,7 +128,6 @@ class NodeAgent:
         """Take the place of the agent before in the kubelet's eyes, too, which never sees nobody."""
         for plugin in self._plugins.values():
             await plugin.registered.wait()
-            await plugin.listed.wait()
         if before is not None:
             for plugin in self._plugins.values():
                 await plugin.disown()
@@ -134,6 +135,7 @@ class NodeAgent:
         self._settled = True
         if before is not None:
             await before.gone()
+            await asyncio.sleep(_UNSEEN_S)
             for plugin in self._plugins.values():
                 plugin.register_again()
 
