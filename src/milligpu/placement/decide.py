@@ -6,6 +6,7 @@ rescored that changed since it was last asked for. So a decision costs little mo
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
 from zlib import crc32
 
 import numpy as np
@@ -135,8 +136,8 @@ class Placer:
         """The rows of these nodes, to ask about them again and again; good until the layout changes."""
         self._refresh_layout()
         mask = np.zeros(self.snapshot.rows, np.bool_)
-        rows_of = self.snapshot.rows_of
-        mask[[row for name in names for row in rows_of.get(name, ())]] = True
+        known = map(self.snapshot.rows_of.get, names, repeat(()))
+        mask[np.fromiter(chain.from_iterable(known), np.intp)] = True
         return mask
 
     def explain(self, request: PodRequest, among: Iterable[str] | None = None) -> NoFit:

@@ -18,6 +18,8 @@ from milligpu.wire.grant import encode_grant
 IN_FLIGHT = 32
 # kube-scheduler binds one pod after the other: where more than a few are under way, it is not what all wait for.
 BUSY = 6
+# An API server with little else to do binds in 3 ms; where it took longer a moment ago, it has enough to do.
+SLOW_S, MOMENT_S = 0.01, 1.0
 _SETTLE_EVERY_S = 0.5
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 
@@ -25,20 +27,27 @@ _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 class Binder:
     """Binds pods, and finds out what became of binds that nobody answered."""
 
-    def __init__(self, api: Api, books: Books, pods: PodReader, valid: Callable[[], bool]) -> None:
+    def __init__(
+        self, api: Api, books: Books, pods: PodReader, valid: Callable[[], bool], now: Callable[[], float]
+    ) -> None:
         """`valid` says whether we still lead; who was paused finds out here."""
         self._api = api
         self._valid = valid
         self._books = books
         self._pods = pods
+        self._now = now
         self._in_flight = 0
+        self._took_s = 0.0
+        """How long binds take, recent ones counting most."""
+        self._ended = -MOMENT_S
         self._room = asyncio.Event()
         self._room.set()
 
     @property
     def busy(self) -> bool:
         """Whether binds come faster than the API server carries them out."""
-        return self._in_flight >= BUSY
+        slow = self._took_s > SLOW_S and self._now() < self._ended + MOMENT_S
+        return self._in_flight >= BUSY or slow
 
     @property
     def full(self) -> bool:
@@ -54,10 +63,13 @@ class Binder:
         self._in_flight += 1
         if self._in_flight >= IN_FLIGHT:
             self._room.clear()
+        begun = self._now()
         try:
             await self._bind(order)
         finally:
             self._in_flight -= 1
+            self._ended = self._now()
+            self._took_s += (self._ended - begun - self._took_s) / 8
             if self._in_flight < IN_FLIGHT:
                 self._room.set()
 

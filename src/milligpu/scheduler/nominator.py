@@ -80,8 +80,12 @@ class Nominator:
 
     async def _nominate_all(self) -> bool:
         """Go through those who wait, by priority; True when some were too young."""
-        until, young = self._now() + PASS_S, False
-        for entry in sorted(self._books.waiting(), key=lambda each: -each.wish.priority):
+        waiting, until = self._books.waiting(), self._now() + PASS_S
+        young = self._busy() and bool(waiting)
+        if young:
+            # Thousands wait in a burst, and kube-scheduler comes to them by itself.
+            waiting = [each for each in waiting if each.turned_away]
+        for entry in sorted(waiting, key=lambda each: -each.wish.priority):
             while len(self._patches) >= IN_FLIGHT:
                 await asyncio.wait(self._patches, return_when=asyncio.FIRST_COMPLETED)
             if self._now() >= until and self._news.is_set():

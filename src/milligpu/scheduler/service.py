@@ -55,7 +55,7 @@ class Term:
         self._nodes = NodeReader()
         self.books = Books(Placer(Snapshot()), now)
         self.extender = Extender(self.books, self._pods)
-        self.binder = Binder(api, self.books, self._pods, valid)
+        self.binder = Binder(api, self.books, self._pods, valid, now)
         self.nominator = Nominator(api, self.books, settings.schedulers, lambda: self.binder.busy, now)
         self._resizer = Resizer(api, self.books, settings.identity, valid, now)
         self._teller = Teller(api, self.books, self.nominator, settings.identity, now)
