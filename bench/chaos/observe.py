@@ -47,8 +47,8 @@ class Asked:
     grant: Grant | None = None
     running: bool = False
     """Its container runs."""
-    ends: tuple[tuple[str, int], ...] = ()
-    """How its container ended, now and last time: reason and exit code."""
+    ends: tuple[tuple[str, int, str], ...] = ()
+    """How its container ended, now and last time: reason, exit code and message."""
     waiting: str = ""
     """Why its container does not run."""
 
@@ -106,9 +106,8 @@ def _asked(pod: Pod) -> Asked:
     notes: Mapping[str, str] = cast(Any, pod.metadata).annotations or {}
     text = notes.get(names.GRANT)
     states = [each for status in pod.status.containerStatuses or [] for each in (status.state, status.lastState)]
-    ends = tuple(
-        (each.terminated.reason or "", each.terminated.exitCode) for each in states if each and each.terminated
-    )
+    ended = [each.terminated for each in states if each and each.terminated]
+    ends = tuple((each.reason or "", each.exitCode, each.message or "") for each in ended)
     now = states[0] if states else None
     return Asked(
         name=pod.metadata.name or "",

@@ -14,6 +14,8 @@ from milligpu.model.units import Mib, Milli
 _REJECTIONS = ("UnexpectedAdmissionError", "OutOfnvidia.com/")
 # Killed, or lost by containerd, which was killed itself or rebooted.
 _KILLED, _LOST = 137, 255
+# What containerd says of a start in the middle of which the kubelet, which had asked for it, was killed.
+_CUT_OFF = "context canceled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,11 @@ def died_of_us(pod: Asked, *, lost: bool) -> str:
 
     `lost` says that containers were just lost with their runtime: what is started only once does not come back.
     """
-    for reason, code in pod.ends:
+    ours = [end for end in pod.ends if not end[2].endswith(_CUT_OFF)]
+    for reason, code, message in ours:
         if code not in {0, _KILLED, _LOST} or reason in {"StartError", "ContainerCannotRun"}:
-            return f"{pod.name}: its container ended with {reason} {code}"
-    if pod.phase == "Failed" and not is_rejected(pod) and not lost:
+            return f"{pod.name}: its container ended with {reason} {code} {message}".rstrip()
+    if pod.phase == "Failed" and not is_rejected(pod) and not lost and len(ours) == len(pod.ends):
         return f"{pod.name}: failed, {pod.reason} {pod.message}"
     return ""
 

@@ -108,9 +108,16 @@ def test_who_died_of_us_is_told_from_who_was_rejected_or_lost() -> None:
     assert died_of_us(pod, lost=False)
     assert not died_of_us(pod, lost=True)
     assert not died_of_us(replace(pod, reason="UnexpectedAdmissionError"), lost=False)
-    assert died_of_us(Asked("pod-0", "u", "Running", ends=(("StartError", 128),)), lost=True)
-    assert died_of_us(Asked("pod-0", "u", "Running", ends=(("Error", 1),)), lost=True)
-    assert not died_of_us(Asked("pod-0", "u", "Running", ends=(("Error", 137),)), lost=False)
+    assert died_of_us(Asked("pod-0", "u", "Running", ends=(("StartError", 128, "no such file"),)), lost=True)
+    assert died_of_us(Asked("pod-0", "u", "Running", ends=(("Error", 1, ""),)), lost=True)
+    assert not died_of_us(Asked("pod-0", "u", "Running", ends=(("Error", 137, ""),)), lost=False)
+
+
+def test_a_start_that_the_killed_kubelet_cut_off_is_not_blamed_on_us() -> None:
+    cut_off = ("StartError", 128, 'failed to start containerd task "x": context canceled')
+    assert not died_of_us(Asked("pod-0", "u", "Running", ends=(cut_off,)), lost=False)
+    assert not died_of_us(Asked("pod-0", "u", "Failed", ends=(cut_off,)), lost=False)
+    assert died_of_us(Asked("pod-0", "u", "Running", ends=(cut_off, ("Error", 1, ""))), lost=False)
 
 
 def test_the_same_seed_hurts_in_the_same_way() -> None:
