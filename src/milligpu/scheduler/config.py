@@ -18,9 +18,6 @@ HTTP_TIMEOUT = "5s"
 # A tenth of the nodes, and at least 100, is offered to us for a pod; the default is four times as many at 1,000
 # nodes. Looking at nodes is most of kube-scheduler's work; each tenth may keep a node in use that is not full.
 OFFERED_PERCENT = 10
-# A refused pod is tried again after any change in the cluster, such as the next bind: in a burst whenever its pause
-# has ended, of which the first is by default a second. While idle, kube-scheduler (1.33 on) does not wait for that.
-BACKOFF_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,7 @@ def second_scheduler(url: str, name: str, trust: Trust = _NO_FILES) -> dict[str,
         "percentageOfNodesToScore": OFFERED_PERCENT,
         "pluginConfig": [{"name": "NodeResourcesFit", "args": ignored}],
     }
-    parts = {"profiles": [profile], "extenders": [extender(url, trust)], "podInitialBackoffSeconds": BACKOFF_S}
-    return _configuration(parts)
+    return _configuration({"profiles": [profile], "extenders": [extender(url, trust)]})
 
 
 def _configuration(parts: dict[str, Any]) -> dict[str, Any]:
