@@ -18,7 +18,7 @@ from milligpu.wire.grant import encode_grant
 IN_FLIGHT = 32
 # kube-scheduler binds one pod after the other: where more than a few are under way, it is not what all wait for.
 BUSY = 6
-# A lone pod's whole way, from its creation on, takes some 12 ms; where the bind alone does, the API server is at work.
+# A lone pod's whole way, from its creation on, takes some 12 ms; where the bind alone does, the API server is busy.
 SLOW_S, MOMENT_S = 0.01, 1.0
 _SETTLE_EVERY_S = 0.5
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
