@@ -40,6 +40,8 @@ def main() -> int:
     print(f"rejected by the kubelet itself: {outcome.rejected.total()}")
     for words, count in outcome.rejected.most_common():
         print(f"  {count} x {words}")
+    print(f"starts in the middle of which the kubelet was killed: {len(outcome.cut_off)}")
+    print(f"pods that the kubelet never began with after a reboot: {outcome.stranded}")
     print(f"violations: {len(outcome.violations)}")
     for violation in outcome.violations:
         print(f"  {violation}")

@@ -32,6 +32,8 @@ _READ_TRIES = 3
 
 Share = tuple[str, int, int]
 """GPU, milli and MiB."""
+End = tuple[str, int, str]
+"""How a container ended: reason, exit code and message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class Asked:
     grant: Grant | None = None
     running: bool = False
     """Its container runs."""
-    ends: tuple[tuple[str, int, str], ...] = ()
-    """How its container ended, now and last time: reason, exit code and message."""
+    ends: tuple[End, ...] = ()
+    """How its container ended, now and last time."""
     waiting: str = ""
     """Why its container does not run."""
 
@@ -140,6 +142,24 @@ def on_node(node: GpuNode) -> OnNode:
         promised=frozenset(each.stem for each in _listed(folder / "var/lib/milligpu/promised")),
         held=frozenset(_held(node.node.pod_cgroups)),
     )
+
+
+def is_stranded(node: GpuNode, uid: str) -> bool:
+    """Whether the runtime has a container of the pod that was never started, and no sandbox to start it in."""
+    of_pod = f'labels."io.kubernetes.pod.uid"=={uid}'
+    kind = 'labels."io.cri-containerd.kind"'
+    made, sandboxes, running = (
+        node.node.ctr("--namespace=k8s.io", *words)
+        for words in (
+            ("containers", "list", "--quiet", f"{of_pod},{kind}==container"),
+            ("containers", "list", "--quiet", f"{of_pod},{kind}==sandbox"),
+            ("tasks", "list", "--quiet"),
+        )
+    )
+    if any(answer.returncode for answer in (made, sandboxes, running)):
+        return False  # the runtime is away
+    alive = {*running.stdout.split()}
+    return bool(made.stdout.split()) and not alive & {*made.stdout.split(), *sandboxes.stdout.split()}
 
 
 def common(a: OnNode, b: OnNode) -> OnNode:

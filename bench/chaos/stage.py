@@ -81,6 +81,10 @@ class Outcome:
     pods: int = 0
     rejected: Counter[str] = field(default_factory=Counter[str])
     """Pods that the kubelet itself would not have, by its words."""
+    cut_off: set[tuple[str, observe.End]] = field(default_factory=set[tuple[str, observe.End]])
+    """Starts in the middle of which the kubelet was killed, each with its pod."""
+    stranded: int = 0
+    """Pods that the kubelet never began with after a reboot."""
     violations: list[str] = field(default_factory=list[str])
     looks: int = 0
     """How often everything was looked at while it happened."""
@@ -97,7 +101,7 @@ class Stage:
         self._node: GpuNode = platform.nodes[0]
         self._cards = verdict.Cards(self._node.inventory())
         self._wanted: dict[str, Wanted] = {}
-        self._lost = False
+        self._hurt: frozenset[Part] = frozenset()
         self._differs: list[str] = []
         self.outcome = Outcome()
 
@@ -105,7 +109,7 @@ class Stage:
 
     def play(self, round_: Round) -> None:
         """One round: its steps, and then rest."""
-        self._lost = bool((REBOOTS | {Part.CONTAINERD}) & set(round_.parts))
+        self._hurt = frozenset(round_.parts)
         with ThreadPoolExecutor() as pool:
             blows: list[Future[None]] = []
             for pause, step in round_.steps:
@@ -300,13 +304,26 @@ class Stage:
         return entry is not None and books.fits(entry.wish)
 
     def _bury(self, pods: Iterable[observe.Asked]) -> None:
-        """Pods that ended, each with its reason; the kubelet's own rejections are counted apart."""
+        """Pods that ended, each with its reason; what the kubelet did itself is counted apart."""
+        lost = bool(self._hurt & (REBOOTS | {Part.CONTAINERD}))
         for each in (each for each in pods if each.name in self._wanted):
-            self._accuse("dead because of us", [why] if (why := verdict.died_of_us(each, lost=self._lost)) else [])
+            if self._hurt & (REBOOTS | {Part.KUBELET}):
+                self.outcome.cut_off |= {(each.uid, end) for end in each.ends if verdict.is_cut_off(end)}
+            cut_off = [end for uid, end in self.outcome.cut_off if uid == each.uid]
+            why = verdict.died_of_us(each, lost=lost, cut_off=cut_off)
+            self._accuse("dead because of us", [why] if why else [])
             if each.phase == "Failed":
                 if verdict.is_rejected(each):
                     self.outcome.rejected[f"{each.reason}: {each.message}"] += 1
                 self._do(Delete(each.name, force=False))
+            elif self._is_stranded(each):
+                self.outcome.stranded += 1
+                self._do(Delete(each.name, force=False))
+
+    def _is_stranded(self, pod: observe.Asked) -> bool:
+        rebooted = bool(self._hurt & REBOOTS)
+        suspect = rebooted and verdict.may_be_stranded(self._wanted[pod.name], pod)
+        return suspect and observe.is_stranded(self._node, pod.uid)
 
     def _supervise(self) -> None:
         """Start again what could not stand that others were away; our own parts must."""

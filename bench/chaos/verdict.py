@@ -1,10 +1,10 @@
 """Whether the accounts agree. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.chaos.observe import Asked, Held, OnNode, Truth
+from bench.chaos.observe import Asked, End, Held, OnNode, Truth
 from bench.chaos.script import WHOLE, Manner
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
@@ -80,12 +80,27 @@ def is_rejected(pod: Asked) -> bool:
     return pod.phase == "Failed" and pod.reason.startswith(_REJECTIONS)
 
 
-def died_of_us(pod: Asked, *, lost: bool) -> str:
+def is_cut_off(end: End) -> bool:
+    """Whether it was a start whose asker was killed."""
+    return end[2].endswith(_CUT_OFF)
+
+
+def may_be_stranded(wanted: Wanted, pod: Asked) -> bool:
+    """Whether it looks like a pod that the kubelet will never begin with; only the runtime knows whether it is.
+
+    When a machine falls between making and starting the container of a pod that is started only once, the kubelet
+    takes the container for one that has run, and the pod for one that has not ended: it waits for ever.
+    """
+    return wanted.manner is Manner.ONCE and bool(pod.node) and pod.phase == "Pending" and not pod.ends
+
+
+def died_of_us(pod: Asked, *, lost: bool, cut_off: Collection[End] = ()) -> str:
     """Why a pod or its container ended where it should not have; empty when all is well.
 
     `lost` says that containers were just lost with their runtime: what is started only once does not come back.
+    `cut_off` are its starts in the middle of which the kubelet was killed.
     """
-    ours = [end for end in pod.ends if not end[2].endswith(_CUT_OFF)]
+    ours = [end for end in pod.ends if end not in cut_off]
     for reason, code, message in ours:
         if code not in {0, _KILLED, _LOST} or reason in {"StartError", "ContainerCannotRun"}:
             return f"{pod.name}: its container ended with {reason} {code} {message}".rstrip()

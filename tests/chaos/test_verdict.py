@@ -4,7 +4,16 @@ from dataclasses import replace
 
 from bench.chaos.observe import Asked, Book, Held, OnNode, Share, Truth, common
 from bench.chaos.script import Manner, Part, Script
-from bench.chaos.verdict import Cards, Wanted, died_of_us, granted_twice, granted_twice_in_api, unsettled
+from bench.chaos.verdict import (
+    Cards,
+    Wanted,
+    died_of_us,
+    granted_twice,
+    granted_twice_in_api,
+    is_cut_off,
+    may_be_stranded,
+    unsettled,
+)
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.units import Mib, Milli
@@ -115,9 +124,23 @@ def test_who_died_of_us_is_told_from_who_was_rejected_or_lost() -> None:
 
 def test_a_start_that_the_killed_kubelet_cut_off_is_not_blamed_on_us() -> None:
     cut_off = ("StartError", 128, 'failed to start containerd task "x": context canceled')
-    assert not died_of_us(Asked("pod-0", "u", "Running", ends=(cut_off,)), lost=False)
-    assert not died_of_us(Asked("pod-0", "u", "Failed", ends=(cut_off,)), lost=False)
-    assert died_of_us(Asked("pod-0", "u", "Running", ends=(cut_off, ("Error", 1, ""))), lost=False)
+    once, twice = Asked("pod-0", "u", "Running", ends=(cut_off,)), (cut_off, ("Error", 1, ""))
+    assert is_cut_off(cut_off)
+    assert not is_cut_off(twice[1])
+    assert died_of_us(once, lost=False)
+    assert not died_of_us(once, lost=False, cut_off=[cut_off])
+    assert not died_of_us(replace(once, phase="Failed"), lost=False, cut_off=[cut_off])
+    assert died_of_us(replace(once, ends=twice), lost=False, cut_off=[cut_off])
+
+
+def test_only_a_pod_that_is_started_once_and_never_was_may_be_stranded() -> None:
+    once = Wanted(Manner.ONCE, (300,))
+    pod = Asked("pod-0", "u", "Pending", node="n1", waiting="ContainerCreating")
+    assert may_be_stranded(once, pod)
+    assert not may_be_stranded(Wanted(Manner.STAYS, (300,)), pod)
+    assert not may_be_stranded(once, replace(pod, node=""))
+    assert not may_be_stranded(once, replace(pod, phase="Running"))
+    assert not may_be_stranded(once, replace(pod, ends=(("Error", 137, ""),)))
 
 
 def test_the_same_seed_hurts_in_the_same_way() -> None:

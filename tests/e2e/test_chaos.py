@@ -8,11 +8,13 @@ import pytest
 from lightkube.resources.core_v1 import Event, Pod
 
 from bench.chaos.__main__ import run
+from bench.chaos.observe import is_stranded
 from bench.chaos.script import Blow, Create, Manner, Part, Round, Script
 from bench.chaos.stage import NAMESPACE, Stage
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import unique_name
+from devcluster.images import BASE
 from devcluster.platform import Platform, install_platform
 from devcluster.pods import phase, pod
 from devcluster.wait import until
@@ -108,6 +110,26 @@ def _sees_its_share(cluster: Cluster, name: str, found: Pod, milli: int) -> None
 
 def _words(cluster: Cluster, name: str) -> list[str] | None:
     return "".join(cluster.client.log(name, namespace=NAMESPACE)).split() or None
+
+
+def test_the_judge_tells_a_stranded_pod_by_the_runtime(platform: tuple[Cluster, Platform]) -> None:
+    cluster, (node, *_) = platform[0], platform[1].nodes
+    cluster.client.create(pod("runs", ["python3", "-c", LOOK], resources={names.VGPU: "100"}), namespace=NAMESPACE)
+    until("it to run", lambda: phase(cluster.client.get(Pod, "runs", namespace=NAMESPACE)) == "Running", 60)
+    ((found,),) = [list_in(cluster.client, Pod, NAMESPACE)]
+    assert found.metadata is not None
+    assert found.metadata.uid is not None
+    assert not is_stranded(node, found.metadata.uid)
+    assert not is_stranded(node, "unknown")
+
+    labels = ("io.kubernetes.pod.uid=stranded", "io.cri-containerd.kind=container")
+    words = [word for label in labels for word in ("--label", label)]
+    made = node.node.ctr("--namespace=k8s.io", "containers", "create", *words, BASE.reference, "by-hand")
+    assert made.returncode == 0, made.stderr
+    assert is_stranded(node, "stranded")
+    assert node.node.ctr("--namespace=k8s.io", "containers", "delete", "by-hand").returncode == 0
+    cluster.client.delete(Pod, "runs", namespace=NAMESPACE, grace_period=0)
+    until("it to be gone", lambda: not list_in(cluster.client, Pod, NAMESPACE), 60)
 
 
 @pytest.mark.parametrize("part", [Part.REBOOT, Part.STALE_REBOOT])
