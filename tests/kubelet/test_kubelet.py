@@ -1,12 +1,14 @@
 """What our side of the kubelet's APIs refuses; how it works with a real kubelet is in tests/e2e."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
-from milligpu.kubelet import rpc
+from milligpu.kubelet import device_plugin, rpc
 from milligpu.kubelet._generated import deviceplugin_pb2 as pb
 from milligpu.kubelet.device_plugin import SLOTS_MAX, DevicePlugin
 from milligpu.kubelet.pod_resources import PodResources
@@ -15,6 +17,15 @@ from milligpu.model.errors import BadRequest, Unavailable
 
 async def never(_slots: Sequence[str]) -> str:
     raise AssertionError("nothing may be allocated here")
+
+
+def listing(plugin: grpc.aio.Channel) -> AsyncIterable[pb.ListAndWatchResponse]:
+    """The slots that it offers, as the kubelet asks for them."""
+    return plugin.unary_stream(
+        "/v1beta1.DevicePlugin/ListAndWatch",
+        request_serializer=pb.Empty.SerializeToString,
+        response_deserializer=pb.ListAndWatchResponse.FromString,
+    )(pb.Empty())
 
 
 @pytest.mark.parametrize("slots", [[""], ["x" * 64], [str(number) for number in range(SLOTS_MAX + 1)]])
@@ -67,14 +78,9 @@ def test_the_kubelet_hears_of_slots_that_were_taken_back_before_the_answer_about
         server = await rpc.serve(tmp_path / "plugin.sock", "v1beta1.DevicePlugin", plugin.methods())
         plugin.offer({"1", "2"})
         async with rpc.channel(tmp_path / "plugin.sock") as kubelet:
-            listing = kubelet.unary_stream(
-                "/v1beta1.DevicePlugin/ListAndWatch",
-                request_serializer=pb.Empty.SerializeToString,
-                response_deserializer=pb.ListAndWatchResponse.FromString,
-            )(pb.Empty())
 
             async def listen() -> None:
-                async for message in listing:
+                async for message in listing(kubelet):
                     said.append(",".join(sorted(device.ID for device in message.devices)))
                     if len(said) == 1:
                         plugin.offer({"1"})
@@ -92,39 +98,80 @@ def test_the_kubelet_hears_of_slots_that_were_taken_back_before_the_answer_about
     assert asyncio.run(scene()) == ["1,2", "1", "1,2", "answer"]
 
 
+class Kubelet:
+    """Registers plugins, and asks each for its slots; only after it has let go of them so many times."""
+
+    def __init__(self, folder: Path, lets_go: int = 0) -> None:
+        self._folder = folder
+        self._lets_go = lets_go
+        self._asking: list[asyncio.Task[None]] = []
+        self._server: grpc.aio.Server | None = None
+        self.registrations = 0
+
+    async def __aenter__(self) -> "Kubelet":
+        methods = {"Register": rpc.answering(pb.RegisterRequest, self._register)}
+        self._server = await rpc.serve(self._folder / "kubelet.sock", "v1beta1.Registration", methods)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        assert self._server is not None
+        await self._server.stop(grace=None)
+        (self._folder / "kubelet.sock").unlink(missing_ok=True)
+
+    async def _register(self, request: pb.RegisterRequest) -> pb.Empty:
+        self.registrations += 1
+        if self.registrations > self._lets_go:
+            self._asking.append(asyncio.create_task(self._ask(self._folder / request.endpoint)))
+        return pb.Empty()
+
+    async def _ask(self, socket: Path) -> None:
+        async with rpc.channel(socket) as plugin:
+            async for _ in listing(plugin):
+                pass
+
+
+@asynccontextmanager
+async def registered(folder: Path) -> AsyncGenerator[DevicePlugin]:
+    plugin = DevicePlugin(folder, "nvidia.com/vgpu", never)
+    running = asyncio.create_task(plugin.run())
+    await asyncio.wait_for(plugin.registered.wait(), 30)
+    yield plugin
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 def test_a_kubelet_that_lets_go_of_a_plugin_before_it_asked_for_its_slots_is_registered_with_again(
     tmp_path: Path,
 ) -> None:
     async def scene() -> int:
-        registrations = 0
-
-        async def register(request: pb.RegisterRequest) -> pb.Empty:
-            nonlocal registrations
-            registrations += 1
-            if registrations == 2:
-                asking.append(asyncio.create_task(ask(tmp_path / request.endpoint)))
-            return pb.Empty()
-
-        async def ask(socket: Path) -> None:
-            async with rpc.channel(socket) as plugin:
-                listing = plugin.unary_stream(
-                    "/v1beta1.DevicePlugin/ListAndWatch",
-                    request_serializer=pb.Empty.SerializeToString,
-                    response_deserializer=pb.ListAndWatchResponse.FromString,
-                )(pb.Empty())
-                async for _ in listing:
-                    pass
-
-        asking: list[asyncio.Task[None]] = []
-        methods = {"Register": rpc.answering(pb.RegisterRequest, register)}
-        kubelet = await rpc.serve(tmp_path / "kubelet.sock", "v1beta1.Registration", methods)
-        plugin = DevicePlugin(tmp_path, "nvidia.com/vgpu", never)
-        running = asyncio.create_task(plugin.run())
-        await asyncio.wait_for(plugin.registered.wait(), 30)
-        for task in (*asking, running):
-            task.cancel()
-        await asyncio.gather(*asking, running, return_exceptions=True)
-        await kubelet.stop(grace=None)
-        return registrations
+        async with Kubelet(tmp_path, lets_go=1) as kubelet, registered(tmp_path):
+            return kubelet.registrations
 
     assert asyncio.run(scene()) == 2
+
+
+@pytest.mark.parametrize("watches", [True, False])
+def test_a_kubelet_that_restarts_is_met_at_once_whether_or_not_the_kernel_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watches: bool
+) -> None:
+    def none_left() -> None:
+        raise OSError("no more watches")
+
+    if watches:
+        monkeypatch.setattr(device_plugin, "_LOOK_S", 1000.0)
+    else:
+        monkeypatch.setattr(device_plugin, "Inotify", none_left)
+
+    async def scene() -> int:
+        async with AsyncExitStack() as stack:
+            async with Kubelet(tmp_path):
+                plugin = await stack.enter_async_context(registered(tmp_path))
+            async with Kubelet(tmp_path) as kubelet, asyncio.timeout(30):
+                while not (kubelet.registrations and plugin.registered.is_set()):
+                    await asyncio.sleep(0.01)
+                return kubelet.registrations
+
+    assert asyncio.run(scene()) == 1

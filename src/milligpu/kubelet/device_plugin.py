@@ -8,9 +8,11 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import grpc.aio
+from asyncinotify import Inotify, Mask
 
 from milligpu.kubelet import rpc
 from milligpu.kubelet._generated import deviceplugin_pb2 as pb
@@ -26,8 +28,11 @@ SLOTS_MAX = 50_000
 
 SOCKET_PATH_MAX = 107
 
-# While no plugin is registered, the kubelet rejects pods for good: notice its restart quickly. Two stats cost 5 us.
+# While no plugin is registered, the kubelet rejects pods for good: one that restarts or starts is met at once.
 _POLL_S = 0.1
+# While the kernel tells of every change in the folder, this is for a folder that was replaced.
+_LOOK_S = 2.0
+_CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVED_TO | Mask.MOVED_FROM
 _REGISTER_TIMEOUT_S = 5.0
 # The kubelet asks for the slots of whom it has just registered within milliseconds.
 _ASKED_S = 2.0
@@ -75,7 +80,9 @@ class DevicePlugin:
             raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters, as Linux has it")
         self._slots: frozenset[str] = frozenset()
         self._listeners: list[asyncio.Event] = []
-        self._again = asyncio.Event()
+        self._again = False
+        self._look = asyncio.Event()
+        """Set when there may be something to do about the kubelet."""
         self._retired = False
         self._sent: frozenset[str] = frozenset()
         """The slots that the kubelet last heard of."""
@@ -107,25 +114,38 @@ class DevicePlugin:
             kubelet = await self._kubelet_socket()
             self._socket.unlink(missing_ok=True)
             server = await rpc.serve(self._socket, f"{VERSION}.DevicePlugin", self.methods())
+            watching = asyncio.create_task(self._watch_folder())
             try:
-                await self._stay_registered(kubelet)
+                await self._stay_registered(kubelet, watching)
             finally:
+                watching.cancel()
                 self.registered.clear()
                 await self._answering.ended()  # a pod whose Allocate is cut off is rejected for good
                 await server.stop(grace=None)
                 self._socket.unlink(missing_ok=True)
 
-    async def _stay_registered(self, kubelet: tuple[int, int]) -> None:
+    async def _stay_registered(self, kubelet: tuple[int, int], watching: "asyncio.Task[None]") -> None:
         """As long as it is this kubelet, whenever it lets go of us."""
         while self._retired or (self._identity(self._folder / KUBELET_SOCKET) == kubelet and self._socket.exists()):
-            if not self.registered.is_set() or self._again.is_set():
-                self._again.clear()
+            self._look.clear()
+            if not self.registered.is_set() or self._again:
+                self._again = False
                 if await self._introduce():
                     self.registered.set()
                 else:
                     self.registered.clear()
+            told = self.registered.is_set() and not watching.done()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._again.wait(), _POLL_S)
+                async with asyncio.timeout(_LOOK_S if told else _POLL_S):
+                    await self._look.wait()
+
+    async def _watch_folder(self) -> None:
+        """Look whenever a socket comes or goes; ends where the kernel has no more watches to give."""
+        with suppress(OSError), Inotify() as folder:
+            cast(Any, folder).add_watch(self._folder, _CHANGES)
+            self._look.set()
+            async for _ in folder:
+                self._look.set()
 
     async def _introduce(self) -> bool:
         """Register, and be asked for our slots.
@@ -136,13 +156,15 @@ class DevicePlugin:
         self._asked.clear()
         if await self._register(self._socket):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), _ASKED_S)
+                async with asyncio.timeout(_ASKED_S):
+                    await self._asked.wait()
         return self._asked.is_set()
 
     def register_again(self) -> None:
         """The kubelet may have let go of us."""
         if not self._retired:
-            self._again.set()
+            self._again = True
+            self._look.set()
 
     async def disown(self) -> None:
         """Make the kubelet forget whose stream is whose, so that the end of a predecessor's is not taken for ours.

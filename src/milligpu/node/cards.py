@@ -79,7 +79,8 @@ class CardWatch:
                 reported, self._reported = self._reported, []
                 self._on_look(reported, await asyncio.to_thread(self._cards.vitals))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await self._wake.wait()
         finally:
             stop.set()
 

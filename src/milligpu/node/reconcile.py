@@ -89,7 +89,8 @@ class Reconciler:
             except (MilligpuError, OSError) as error:
                 log.warning("could not bring the node in step", error=str(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
 
     def recover(self) -> None:
         """Take over what an agent before this one left: containers wait for their turns."""

@@ -64,7 +64,8 @@ class Sickness:
             for key in found.keys() - self._told:
                 await self._tell(key, found[key])
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _AGAIN_S)
+                async with asyncio.timeout(_AGAIN_S):
+                    await self._wake.wait()
 
     async def _tell(self, key: tuple[str, str], why: str) -> None:
         pod, gpu = self._pods().get(key[0]), key[1]
