@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from milligpu.bench.shares import WINDOW_NS, Sample, Step, share, worst_error
@@ -16,6 +16,11 @@ _WARM_NS = 1_000_000_000
 _MEASURED_NS = WINDOW_NS + 2_000_000_000
 _SAMPLE_SECONDS = 0.1
 _LAUNCH_PAIRS = 7
+# With more late launches the modelled card was not on time, and figures say little: measure again, so often at most
+# and for so long in all.
+LATE_MAX = 10
+_TRIES = 3
+_SPARE_S = 120.0
 
 Load = tuple[str, ...]
 
@@ -39,6 +44,8 @@ class Result:
     """What it takes longer inside a lease."""
     late_launches: int = 0
     """Launches that the CPU of this machine finished too late for the modelled card."""
+    tries: int = 1
+    """How often it was measured, of which this is the time with the fewest late launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +222,17 @@ def cases() -> dict[str, CaseRunner]:
     found["alone with a full share"] = run_alone
     found["requests of high priority beside training"] = run_latency
     return found
+
+
+def measure(stage: Stage, names: Iterable[str], say: Callable[[str], None]) -> Iterator[Result]:
+    """These cases, each again where the card was late."""
+    known, spare_s = cases(), _SPARE_S
+    for name in names:
+        say(name)
+        results = [known[name](stage)]
+        while results[-1].late_launches > LATE_MAX and len(results) < _TRIES and spare_s > 0:
+            say(f"{name}, again: {results[-1].late_launches} launches were late")
+            begun = time.monotonic()
+            results.append(known[name](stage))
+            spare_s -= time.monotonic() - begun
+        yield replace(min(results, key=lambda each: each.late_launches), tries=len(results))

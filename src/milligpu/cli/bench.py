@@ -18,20 +18,20 @@ def command() -> None:
 @format_option(Format.TABLE, Format.JSON, Format.YAML)
 def enforce(names: tuple[str, ...], output: Format) -> None:
     """How exactly shares are held, and what that costs: real programs on a software GPU in modelled time."""
-    from milligpu.bench.enforce import Result, cases
+    from milligpu.bench.enforce import LATE_MAX, cases, measure
     from milligpu.bench.stage import come_first, stage
 
     known = cases()
     for name in names:
         if name not in known:
             raise BadRequest("--case", name, f"one of {', '.join(known)}")
-    results: list[Result] = []
     if not come_first():
         click.echo("no real-time priority (CAP_SYS_NICE): what else runs here shows in the figures", err=True)
     with stage() as scene:
-        for name in names or known:
-            click.echo(f"{name} …", err=True)
-            results.append(known[name](scene))
+        results = list(measure(scene, names or known, lambda text: click.echo(f"{text} …", err=True)))
+    late = [result.case for result in results if result.late_launches > LATE_MAX]
+    if late:
+        click.echo(f"this machine was too slow for the modelled card, not exact: {', '.join(late)}", err=True)
     if output is not Format.TABLE:
         show_data([asdict(result) for result in results], output)
         return
