@@ -14,7 +14,6 @@ from bench.chaos.stage import NAMESPACE, Stage
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
 from devcluster.fixtures import unique_name
-from devcluster.images import BASE
 from devcluster.platform import Platform, install_platform
 from devcluster.pods import phase, pod
 from devcluster.wait import until
@@ -124,7 +123,7 @@ def test_the_judge_tells_a_stranded_pod_by_the_runtime(platform: tuple[Cluster, 
 
     labels = ("io.kubernetes.pod.uid=stranded", "io.cri-containerd.kind=container")
     words = [word for label in labels for word in ("--label", label)]
-    made = node.node.ctr("--namespace=k8s.io", "containers", "create", *words, BASE.reference, "by-hand")
+    made = node.node.ctr("--namespace=k8s.io", "containers", "create", *words, "--rootfs", "/", "by-hand")
     assert made.returncode == 0, made.stderr
     assert is_stranded(node, "stranded")
     assert node.node.ctr("--namespace=k8s.io", "containers", "delete", "by-hand").returncode == 0
