@@ -115,7 +115,7 @@ def test_the_judge_tells_a_stranded_pod_by_the_runtime(platform: tuple[Cluster, 
     cluster, (node, *_) = platform[0], platform[1].nodes
     cluster.client.create(pod("runs", ["python3", "-c", LOOK], resources={names.VGPU: "100"}), namespace=NAMESPACE)
     until("it to run", lambda: phase(cluster.client.get(Pod, "runs", namespace=NAMESPACE)) == "Running", 60)
-    ((found,),) = [list_in(cluster.client, Pod, NAMESPACE)]
+    (found,) = list_in(cluster.client, Pod, NAMESPACE)
     assert found.metadata is not None
     assert found.metadata.uid is not None
     assert not is_stranded(node, found.metadata.uid)

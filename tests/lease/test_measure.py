@@ -35,6 +35,6 @@ def test_of_three_late_ones_the_least_late_counts(monkeypatch: pytest.MonkeyPatc
     assert measured(monkeypatch, {"a": [90, 40, 60, 0]})[0] == [(40, 3)]
 
 
-def test_there_is_no_end_of_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_time_is_spent_on_it_than_there_is_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enforce, "_SPARE_S", 0.0)
     assert measured(monkeypatch, {"a": [90, 0]})[0] == [(90, 1)]

@@ -143,7 +143,7 @@ class DevicePlugin:
         """Look whenever a socket comes or goes; ends where the kernel has no more watches to give."""
         with suppress(OSError), Inotify() as folder:
             cast(Any, folder).add_watch(self._folder, _CHANGES)
-            self._look.set()
+            self._look.set()  # something may have changed before
             async for _ in folder:
                 self._look.set()
 
