@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from milligpu.model.errors import BadRequest
+from milligpu.scheduler import handback
 from milligpu.scheduler.certificates import issue
 from milligpu.scheduler.server import STANDBY, Routes, Tls, serving
 
@@ -38,6 +39,7 @@ ROUTES = Routes(
     {"/echo": echo, "/standby": standby, "/bad": bad, "/broken": broken},
     {"/livez": lambda: (200, "ok\n")},
     BODY_MAX,
+    overlapping=("/echo",),
 )
 
 
@@ -184,3 +186,30 @@ def test_what_is_under_way_is_answered_before_the_end() -> None:
             return found
 
     assert uvloop.run(run()) == (200, b"done")
+
+
+def test_of_three_connections_an_answer_waits_until_the_next_question_or_a_connection_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), serving(ROUTES, "127.0.0.1", 0) as port:
+            ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for reader, writer in ends:
+                writer.write(post("/bad", b""))
+                assert (await answer(reader))[0] == 400
+            (first, ask_first), (second, ask_second), (_, third) = ends
+            ask_first.write(post("/echo", b"1"))
+            waiting = asyncio.create_task(answer(first))
+            ask_second.write(post("/echo", b"2"))
+            assert await waiting == (200, b"1")
+            waiting = asyncio.create_task(answer(second))
+            third.close()
+            await third.wait_closed()
+            ask_first.write(post("/echo", b"3"))
+            assert await waiting == (200, b"2")
+            assert await answer(first) == (200, b"3")  # nobody comes after it: two connections are left
+            ask_first.close()
+            ask_second.close()
+
+    monkeypatch.setattr(handback, "LONGEST_S", 60.0)
+    uvloop.run(run())

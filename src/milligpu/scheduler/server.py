@@ -7,7 +7,7 @@ to every pod. So there are no threads, no middleware and no header that nobody r
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from milligpu.model.errors import BadFormat, BadRequest
+from milligpu.scheduler.handback import Handback
 
 _JSON = b"application/json"
 _TEXT = b"text/plain; charset=utf-8"
@@ -41,10 +42,18 @@ Get = Callable[[], tuple[int, str]]
 class Routes:
     """Paths and what answers them. Nothing that comes in brings the service down."""
 
-    def __init__(self, post: Mapping[str, Post], get: Mapping[str, Get], body_max: int) -> None:
+    def __init__(
+        self, post: Mapping[str, Post], get: Mapping[str, Get], body_max: int, overlapping: Collection[str] = ()
+    ) -> None:
+        """`overlapping` are paths that one client asks several questions at once of; see `handback`."""
+        self._overlapping = frozenset(path.encode() for path in overlapping)
         self._post = {path.encode(): handler for path, handler in post.items()}
         self._get = {path.encode(): handler for path, handler in get.items()}
         self.body_max = body_max
+
+    def overlaps(self, path: bytes) -> bool:
+        """Whether answers may wait for the next question."""
+        return path in self._overlapping
 
     async def answer(self, method: bytes, path: bytes, body: bytes) -> tuple[int, bytes, bytes]:
         """Status, kind and body of the answer to one request."""
@@ -85,9 +94,11 @@ class _Request:
 class _Connection(asyncio.Protocol):
     """One client: requests are answered in the order in which they came."""
 
-    def __init__(self, routes: Routes, open_: "set[_Connection]") -> None:
+    def __init__(self, routes: Routes, open_: "set[_Connection]", handback: Handback) -> None:
         self._routes = routes
         self._open = open_
+        self._handback = handback
+        self._posts = False
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._url = b""
@@ -106,6 +117,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
         self._open.discard(self)
+        self._handback.connections -= self._posts
         self._waiting.clear()
         self._transport = None
 
@@ -144,7 +156,15 @@ class _Connection(asyncio.Protocol):
     async def _answer(self) -> None:
         while self._waiting:
             request = self._waiting.popleft()
+            if not self._posts and request.method == b"POST":
+                self._posts = True
+                self._handback.connections += 1
+            overlaps = self._routes.overlaps(request.path)
+            if overlaps:
+                self._handback.begin()
             status, kind, body = await self._routes.answer(request.method, request.path, request.body)
+            if overlaps:
+                await self._handback.end()
             # kube-scheduler keeps its connections: one that a standby answers must find its way to the leader.
             self._write(status, kind, body, last=request.last or status == STANDBY)
         self.answering = None
@@ -195,8 +215,9 @@ class Tls:
 async def serving(routes: Routes, host: str, port: int, tls: ssl.SSLContext | None = None) -> AsyncGenerator[int]:
     """Answer requests while the block runs, on the port that it is given; 0 takes any."""
     connections: set[_Connection] = set()
+    handback = Handback()
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(routes, connections), host, port, ssl=tls
+        lambda: _Connection(routes, connections, handback), host, port, ssl=tls
     )
     try:
         yield server.sockets[0].getsockname()[1]

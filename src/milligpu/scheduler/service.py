@@ -202,6 +202,7 @@ class Service:
             post={"/filter": self._filter, "/bind": self._bind},
             get={"/livez": lambda: (200, "ok\n"), "/readyz": self._readyz, "/metrics": self._text},
             body_max=BODY_MAX,
+            overlapping=("/bind",),
         )
 
     def _ready_term(self) -> Term | None:
