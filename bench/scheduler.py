@@ -38,7 +38,7 @@ from milligpu.kube.watch import All, Watch
 from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.units import Mib
-from milligpu.scheduler.config import second_scheduler
+from milligpu.scheduler.config import SECOND_SCHEDULER_GATES, second_scheduler
 from milligpu.wire.inventory import encode_inventory
 
 CARDS = 8
@@ -160,7 +160,7 @@ class Bench:
         service.start()
         until("the service", self._ready, 60, retry=(OSError,))
         url = f"http://127.0.0.1:{self.port}"
-        process = self.cluster.start_scheduler(second_scheduler(url, OURS), OURS)
+        process = self.cluster.start_scheduler(second_scheduler(url, OURS), OURS, SECOND_SCHEDULER_GATES)
         time.sleep(3)
         yield [process, service]
         self.cluster.control_plane.stop_scheduler(OURS)

@@ -280,14 +280,16 @@ class Cluster:
     def remove_kwok_nodes(self, nodes: kwok.KwokNodes) -> None:
         kwok.delete_nodes(self.client, nodes.names)
 
-    def start_scheduler(self, config: Mapping[str, Any], name: str) -> Process:
+    def start_scheduler(
+        self, config: Mapping[str, Any], name: str, feature_gates: Mapping[str, bool] | None = None
+    ) -> Process:
         """A further scheduler on this control plane, for pods that name it; cheaper than a cluster.
 
         `name` becomes the schedulerName of the configuration's profiles that have none.
         """
         given: list[dict[str, Any]] = config.get("profiles") or [{}]
         profiles = [{"schedulerName": name, **profile} for profile in given]
-        return self.control_plane.start_scheduler({**config, "profiles": profiles}, name)
+        return self.control_plane.start_scheduler({**config, "profiles": profiles}, name, feature_gates)
 
     def new_process(self, name: str, command: Sequence[str]) -> Process:
         """A program of a test's own beside the cluster: it has a log, and goes when the cluster goes."""

@@ -87,7 +87,12 @@ class ControlPlane:
         context = ssl.create_default_context(cafile=str(self.pki.cluster.certificate))
         return httpx2.Client(base_url=self.server, verify=context, trust_env=False, timeout=5)
 
-    def start_scheduler(self, config: Mapping[str, Any] | None = None, name: str = DEFAULT_SCHEDULER) -> Process:
+    def start_scheduler(
+        self,
+        config: Mapping[str, Any] | None = None,
+        name: str = DEFAULT_SCHEDULER,
+        feature_gates: Mapping[str, bool] | None = None,
+    ) -> Process:
         """Start a scheduler with this KubeSchedulerConfiguration; `name` is that of its process."""
         content = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -104,7 +109,7 @@ class ControlPlane:
             "authorization-kubeconfig": str(self.pki.scheduler),
             "bind-address": "127.0.0.1",
             "secure-port": str(self._record.port(name)),
-            **self._gate_flags(),
+            **self._gate_flags(feature_gates),
         }
         process = self._process("kube-scheduler", flags, name)
         self.schedulers[name] = process
@@ -123,8 +128,8 @@ class ControlPlane:
             log=self._record.folder / "logs" / f"{name}.log",
         )
 
-    def _gate_flags(self) -> dict[str, str]:
-        gates = ",".join(f"{gate}={str(on).lower()}" for gate, on in self._gates.items())
+    def _gate_flags(self, more: Mapping[str, bool] | None = None) -> dict[str, str]:
+        gates = ",".join(f"{gate}={str(on).lower()}" for gate, on in {**self._gates, **(more or {})}.items())
         return {"feature-gates": gates} if gates else {}
 
     def _etcd_flags(self) -> dict[str, str]:

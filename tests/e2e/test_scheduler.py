@@ -14,7 +14,7 @@ from devcluster.fixtures import NewKwokNodes
 from devcluster.platform import SchedulerService
 from devcluster.pods import node_name, wait_for_phase
 from devcluster.wait import until
-from milligpu.scheduler.config import second_scheduler
+from milligpu.scheduler.config import SECOND_SCHEDULER_GATES, second_scheduler
 from tests.e2e.scheduling import gpu_nodes, grant_of, grants, overcommitted, share_pod, told
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +26,7 @@ NAME = "milligpu"
 def service(control_plane: Cluster) -> Iterator[SchedulerService]:
     """One service and a kube-scheduler of its own for the module's tests."""
     started = SchedulerService(control_plane, "milligpu-scheduler", "--scheduler-name", NAME).start().wait_ready()
-    control_plane.start_scheduler(second_scheduler(started.url, NAME), NAME)
+    control_plane.start_scheduler(second_scheduler(started.url, NAME), NAME, SECOND_SCHEDULER_GATES)
     yield started
     control_plane.control_plane.stop_scheduler(NAME)
     started.process.stop()

@@ -19,7 +19,7 @@ from devcluster.kwok import KwokNodes
 from devcluster.platform import SchedulerService
 from devcluster.pods import node_name
 from devcluster.wait import until
-from milligpu.scheduler.config import second_scheduler
+from milligpu.scheduler.config import SECOND_SCHEDULER_GATES, second_scheduler
 from tests.e2e.scheduling import gpu_nodes, grants, overcommitted, share_pod
 
 pytestmark = pytest.mark.e2e
@@ -78,10 +78,10 @@ def broken(built_programs: None) -> Iterator[tuple[Cluster, SchedulerService, Kw
         arguments = ("--lease-seconds", "3", "--identity", "the-only-one")
         names = ("--scheduler-name", "one", "--scheduler-name", "two")
         service = SchedulerService(cluster, "service", *arguments, *names).start().wait_ready()
-        for name in ("one", "two"):
+        for name, gates in (("one", SECOND_SCHEDULER_GATES), ("two", None)):
             config = second_scheduler(service.url, name)
             config["podMaxBackoffSeconds"] = 2
-            cluster.start_scheduler(config, name)
+            cluster.start_scheduler(config, name, gates)
         yield cluster, service, nodes
 
 

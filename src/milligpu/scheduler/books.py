@@ -273,7 +273,7 @@ class Books:
         self._asked_about(entry)
         if entry.stage is Stage.BOUND:
             raise NoCapacity(f"pod {wish.pod} is on {entry.node} already")
-        if entry.stage in {Stage.BINDING, Stage.DOUBTFUL}:
+        if entry.stage is Stage.BINDING or entry.stage is Stage.DOUBTFUL:
             raise NoCapacity(f"pod {wish.pod}: the outcome of an earlier bind is not known yet")
         self._set_free(entry)
         grant = self._place(_asked(wish), self.placer.mask(among))
@@ -362,7 +362,7 @@ class Books:
     def end_bind(self, uid: str, *, bound: bool) -> None:
         """The API server has answered."""
         entry = self._entries.get(uid)
-        if entry is None or entry.stage not in {Stage.BINDING, Stage.DOUBTFUL}:
+        if entry is None or not (entry.stage is Stage.BINDING or entry.stage is Stage.DOUBTFUL):
             return  # the watch was faster
         if bound:
             entry.stage, entry.until = Stage.BOUND, _FOREVER
@@ -395,7 +395,7 @@ class Books:
         """Take back promises that nobody claimed."""
         now = self._now()
         for uid, entry in tuple(self._entries.items()):
-            if entry.stage in _PROMISED and entry.until <= now:
+            if entry.until <= now and entry.stage in _PROMISED:
                 self._set_free(entry)
             if entry.stage is Stage.WAITING and not entry.seen:
                 self.drop_pod(uid)  # kube-scheduler asked about a pod that was gone by then

@@ -18,6 +18,13 @@ HTTP_TIMEOUT = "5s"
 # A tenth of the nodes, and at least 100, is offered to us for a pod; the default is four times as many at 1,000
 # nodes. Looking at nodes is most of kube-scheduler's work; each tenth may keep a node in use that is not full.
 OFFERED_PERCENT = 10
+# One thread looks at the nodes, one after the other, so that the tenths stay the same: with several, each pod is
+# offered other nodes, and more of them are left that are not full.
+PARALLELISM = 1
+# To be switched on in a second scheduler: it then writes the status of a pod that it gives up on beside the next
+# pod's turn, and not within it. In a scheduler that binds pods itself such writes can hold up binds
+# (kubernetes/kubernetes#135900), and the gate is off by default; here the service binds.
+SECOND_SCHEDULER_GATES = {"SchedulerAsyncAPICalls": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ def second_scheduler(url: str, name: str, trust: Trust = _NO_FILES) -> dict[str,
         "percentageOfNodesToScore": OFFERED_PERCENT,
         "pluginConfig": [{"name": "NodeResourcesFit", "args": ignored}],
     }
-    return _configuration({"profiles": [profile], "extenders": [extender(url, trust)]})
+    return _configuration({"parallelism": PARALLELISM, "profiles": [profile], "extenders": [extender(url, trust)]})
 
 
 def _configuration(parts: dict[str, Any]) -> dict[str, Any]:
