@@ -269,6 +269,10 @@ class Books:
 
     def reserve(self, wish: Wish, among: Iterable[str]) -> Grant | None:
         """Decide for kube-scheduler where the pod goes, and keep it for the bind that follows."""
+        return self.reserve_on(wish, self.placer.mask(among))
+
+    def reserve_on(self, wish: Wish, rows: BoolArray) -> Grant | None:
+        """As `reserve`, for nodes whose rows were looked up before."""
         entry = self._entry(wish)
         self._asked_about(entry)
         if entry.stage is Stage.BOUND:
@@ -276,7 +280,7 @@ class Books:
         if entry.stage is Stage.BINDING or entry.stage is Stage.DOUBTFUL:
             raise NoCapacity(f"pod {wish.pod}: the outcome of an earlier bind is not known yet")
         self._set_free(entry)
-        grant = self._place(_asked(wish), self.placer.mask(among))
+        grant = self._place(_asked(wish), rows)
         entry.turned_away = grant is None
         if grant is not None:
             self._promise(entry, grant, Stage.RESERVED, RESERVED_S)

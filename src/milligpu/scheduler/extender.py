@@ -11,11 +11,14 @@ import msgspec
 
 from milligpu.kube import objects
 from milligpu.model.errors import BadFormat, BadRequest, NoCapacity
+from milligpu.placement.snapshot import BoolArray
 from milligpu.scheduler.books import Books, Entry
 from milligpu.scheduler.sight import PodReader, Wish
 
 # 5,000 names of 253 characters and a pod of etcd's largest size.
 BODY_MAX = 4 * 1024 * 1024
+# A second scheduler offers the cluster in ten parts, and the same ones again while every node can take the pods.
+_OFFERS_MAX = 16
 NO_ROOM = "no GPU has room for it now (kubectl milligpu explain)"
 
 
@@ -52,6 +55,8 @@ class Extender:
     def __init__(self, books: Books, pods: PodReader) -> None:
         self._books = books
         self._pods = pods
+        self._offers: dict[bytes, BoolArray] = {}
+        self._layout = -1
 
     def filter(self, body: bytes) -> bytes:
         """Which of the nodes the pod goes to. Raises `BadFormat` for what is no request at all."""
@@ -82,8 +87,20 @@ class Extender:
         entry = self._books.entry(wish.pod.uid)
         if entry is not None and entry.wish is wish and self._promised_here(entry, names):
             return _only(self._books.confirm(entry).node)
-        grant = self._books.reserve(wish, _names(names))
+        grant = self._books.reserve_on(wish, self._rows(names))
         return refusal(names, NO_ROOM) if grant is None else _only(grant.node)
+
+    def _rows(self, names: bytes) -> BoolArray:
+        placer = self._books.placer
+        if self._layout != placer.snapshot.layout:
+            self._layout = placer.snapshot.layout
+            self._offers.clear()
+        rows = self._offers.get(names)
+        if rows is None:
+            if len(self._offers) >= _OFFERS_MAX:
+                self._offers.clear()
+            rows = self._offers[names] = placer.mask(_names(names))
+        return rows
 
     @staticmethod
     def _promised_here(entry: Entry, names: bytes) -> bool:
