@@ -60,6 +60,32 @@ def test_two_pods_never_get_the_same_room() -> None:
     assert world.filter(pod("c", 400))["NodeNames"] == ["n0"]
 
 
+def test_the_same_offer_means_the_same_nodes_when_others_came_and_went() -> None:
+    world = World(nodes=4, cards=1)
+    assert world.filter(pod("a", 1000), ["n1", "n3"])["NodeNames"] in (["n1"], ["n3"])
+
+    # The rows of n1 and n3 may be others' by now.
+    world.books.drop_node("n0")
+    world.books.drop_node("n1")
+    for name in ("m0", "m1", "m2", "n1"):
+        sight = NodeReader().sight(node(name, 1))
+        assert sight is not None
+        world.books.put_node(sight)
+    world.books.drop_pod("uid-a")
+
+    got = [world.filter(pod(name, 1000), ["n1", "n3"])["NodeNames"] for name in "bcd"]
+    assert sorted(got) == [[], ["n1"], ["n3"]]
+
+
+def test_many_different_offers_are_each_heeded() -> None:
+    world = World(nodes=40, cards=1)
+
+    for turn in range(2):
+        for at, name in enumerate(world.names):
+            answer = world.filter(pod(f"p{turn}-{at}", 500), [name])
+            assert answer["NodeNames"] == [name]
+
+
 def test_a_refusal_names_every_node_as_beyond_preemption() -> None:
     world = World()
 
