@@ -5,7 +5,8 @@
 Everything runs on a real control plane. The nodes have 8 GPUs each and are there only in the API, without anybody
 who would run their pods: what is measured is how fast pods are bound. For a burst, all pods are created while both
 processes are stopped (SIGSTOP); then both go on and the clock runs until the last pod is bound, so that what the
-service does ahead of kube-scheduler is counted. Variants take turns on the same nodes.
+service does ahead of kube-scheduler is counted. Variants take turns on the same nodes. --percent, --parallelism and
+--no-gates set up the second scheduler otherwise than we recommend, to see what that is good for.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from milligpu.kube.watch import All, Watch
 from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.units import Mib
-from milligpu.scheduler.config import SECOND_SCHEDULER_GATES, second_scheduler
+from milligpu.scheduler.config import OFFERED_PERCENT, PARALLELISM, SECOND_SCHEDULER_GATES, second_scheduler
 from milligpu.wire.inventory import encode_inventory
 
 CARDS = 8
@@ -57,12 +58,29 @@ class Burst:
     """What it cost each program, in ms of CPU per pod."""
 
 
+@dataclass(frozen=True)
+class Setup:
+    """How the second scheduler is set up."""
+
+    percent: int
+    parallelism: int
+    gates: bool
+
+    def configuration(self, url: str) -> dict[str, Any]:
+        """Ours, but for these."""
+        made = second_scheduler(url, OURS)
+        made["parallelism"] = self.parallelism
+        made["profiles"][0]["percentageOfNodesToScore"] = self.percent
+        return made
+
+
 class Bench:
     """A cluster with nodes, and pods that come and go."""
 
-    def __init__(self, cluster: Cluster, api: Api) -> None:
+    def __init__(self, cluster: Cluster, api: Api, setup: Setup) -> None:
         self.cluster = cluster
         self.api = api
+        self._setup = setup
         self.port = 18888
 
     async def add_nodes(self, count: int) -> None:
@@ -160,7 +178,8 @@ class Bench:
         service.start()
         until("the service", self._ready, 60, retry=(OSError,))
         url = f"http://127.0.0.1:{self.port}"
-        process = self.cluster.start_scheduler(second_scheduler(url, OURS), OURS, SECOND_SCHEDULER_GATES)
+        gates = SECOND_SCHEDULER_GATES if self._setup.gates else None
+        process = self.cluster.start_scheduler(self._setup.configuration(url), OURS, gates)
         time.sleep(3)
         yield [process, service]
         self.cluster.control_plane.stop_scheduler(OURS)
@@ -231,13 +250,13 @@ def _report(done: Burst, ideal: int, text: str, service: Process) -> None:
     )
 
 
-async def measure(count: int, pods: int, rounds: int) -> None:
+async def measure(count: int, pods: int, rounds: int, setup: Setup) -> None:
     """One size of cluster."""
     # New nodes are otherwise tainted until a controller has seen them Ready; thousands of pods are deleted at once.
     arguments = {"disable-admission-plugins": "TaintNodesByCondition", "delete-collection-workers": "16"}
     with Cluster.start(f"bench-{os.getpid()}", apiserver_args=arguments) as cluster:
         async with Api(config.find(str(cluster.kubeconfig))) as api:
-            bench = Bench(cluster, api)
+            bench = Bench(cluster, api, setup)
             await bench.add_nodes(count)
             await _measure(bench, count, pods, rounds)
 
@@ -276,9 +295,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, action="append")
     parser.add_argument("--pods", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--percent", type=int, default=OFFERED_PERCENT)
+    parser.add_argument("--parallelism", type=int, default=PARALLELISM)
+    parser.add_argument("--no-gates", action="store_true")
     options = parser.parse_args()
+    setup = Setup(options.percent, options.parallelism, not options.no_gates)
     for count in options.nodes or [1000, 5000]:
-        asyncio.run(measure(count, options.pods, options.rounds))
+        asyncio.run(measure(count, options.pods, options.rounds, setup))
 
 
 if __name__ == "__main__":
