@@ -52,8 +52,9 @@ static void beat(struct arbiter *arbiter, int64_t now) {
         struct tenant *tenant = arbiter->tenants[i];
         if (!tenant) continue;
         __atomic_store_n(&tenant->page->heartbeat_ns, (uint64_t)now, __ATOMIC_RELEASE);
-        if (__atomic_load_n(&tenant->page->sequence, __ATOMIC_ACQUIRE) != tenant->sequence)
-            tenant_configure(arbiter, tenant, now);
+        uint32_t sequence = __atomic_load_n(&tenant->page->sequence, __ATOMIC_ACQUIRE);
+        /* An odd one is being written, or its writer died: nobody else waits for that. */
+        if (sequence != tenant->sequence && sequence % 2 == 0) tenant_configure(arbiter, tenant, now);
         for (struct connection *each = tenant->connections; each; each = each->next) {
             if (!each->budget) source_listen(arbiter, &each->source, 1);
             each->budget = MOST_MESSAGES;

@@ -1,10 +1,13 @@
 #include "milligpu/pages.h"
 
-#include <sched.h>
 #include <string.h>
+#include <time.h>
 
-/* A writer holds the page for well under a microsecond; a reader that loses this often faces a dead writer. */
-#define READ_TRIES 100000
+/* A writer holds the page for well under a microsecond, unless somebody else gets its processor in the middle: then
+ * waiting on the processor would not help it. One that is not done after a tenth of a second is dead. */
+#define READ_SPINS 1000
+#define READ_NAPS 1000
+#define NAP_NS 100000
 
 static int valid(const struct mg_limits_page *page) {
     if (page->magic != MG_LIMITS_MAGIC || page->version != MG_PAGES_VERSION) return 0;
@@ -26,14 +29,15 @@ static void copy_words(volatile uint64_t *to, const volatile uint64_t *from, siz
 }
 
 int mg_limits_read(const struct mg_limits_page *page, struct mg_limits_page *copy) {
-    for (int attempt = 0; attempt < READ_TRIES; attempt++) {
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    for (int attempt = 0; attempt < READ_SPINS + READ_NAPS; attempt++) {
+        if (attempt >= READ_SPINS) nanosleep(&nap, NULL);
         uint32_t before = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
         if (before % 2 == 0) {
             copy_words((volatile uint64_t *)copy, (const volatile uint64_t *)page, sizeof *page);
             __atomic_thread_fence(__ATOMIC_ACQUIRE);
             if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before) return valid(copy) ? 0 : -1;
         }
-        if (attempt % 1000 == 999) sched_yield();
     }
     return -2;
 }

@@ -108,6 +108,16 @@ def test_an_invalid_change_leaves_the_page_as_it_was(pages: ctypes.CDLL) -> None
     assert decode_limits(page.raw) == LIMITS
 
 
+def test_a_reader_waits_for_a_writer_that_lost_its_processor(pages: ctypes.CDLL) -> None:
+    page = ctypes.create_string_buffer(encode_limits(LIMITS), LIMITS_SIZE)
+    at_rest = struct.unpack_from("<I", page.raw, 8)[0]
+    struct.pack_into("<I", page, 8, at_rest + 1)
+    writer = threading.Timer(0.02, lambda: struct.pack_into("<I", page, 8, at_rest + 2))
+    writer.start()
+    assert pages.mg_limits_read(page, ctypes.create_string_buffer(LIMITS_SIZE)) == 0
+    writer.join()
+
+
 def test_a_reader_never_sees_half_a_change(pages: ctypes.CDLL) -> None:
     """The writer alternates between two pages in which all numbers belong together; ctypes releases the GIL."""
     versions = [

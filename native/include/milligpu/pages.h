@@ -96,7 +96,7 @@ MG_ASSERT(offsetof(struct mg_usage_page, slots) == MG_USAGE_SLOTS_OFFSET, "mirro
 
 /* Copy a consistent configuration out of a page that may be written meanwhile.
  * 0: done. -1: not a limits page of this version, or values out of range: the caller must refuse to run.
- * -2: the writer did not come to rest within a bounded number of tries (it died in the middle): likewise. */
+ * -2: the writer did not come to rest within a tenth of a second (it died in the middle): likewise. */
 int mg_limits_read(const struct mg_limits_page *page, struct mg_limits_page *copy);
 
 /* Replace the configuration of a page in place; readers see the old one or the new one. Lease words, heartbeat
