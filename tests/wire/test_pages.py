@@ -85,7 +85,7 @@ def test_a_spoilt_limits_page_is_refused_on_both_sides(
     assert read(pages, bytes(data))[0] == -1
 
 
-def test_a_page_whose_writer_died_is_refused_not_waited_for(pages: ctypes.CDLL) -> None:
+def test_a_page_whose_writer_died_is_refused_in_the_end(pages: ctypes.CDLL) -> None:
     data = bytearray(encode_limits(LIMITS))
     struct.pack_into("<I", data, 8, 1)
     with pytest.raises(BadFormat, match="being written"):

@@ -91,6 +91,7 @@ class Extender:
         return refusal(names, NO_ROOM) if grant is None else _only(grant.node)
 
     def _rows(self, names: bytes) -> BoolArray:
+        """Their rows; few lists are kept, because one may have thousands of names."""
         placer = self._books.placer
         if self._layout != placer.snapshot.layout:
             self._layout = placer.snapshot.layout
