@@ -1,10 +1,10 @@
-"""The agent on a real node: how soon pods with a share run beside pods without, and what it costs when idle.
+"""The agent on a real node: how fast pods with a share start, and what the idle agent costs.
 
     PYTHONPATH=. python bench/agent.py [starts] [cost] [--rounds 3] [--seconds 60]
 
-`starts` creates all pods at once, with and without a share in turns on the same node, and takes the times from each
-creation until the API server shows the pod as running. `cost` is the agent's CPU time, with its arbiter's, and its
-memory, while nobody asks for anything.
+`starts` creates bursts of pods on the same node, with and without a share in turns, and measures the time from the
+creation of each pod until the API server shows it as running. `cost` measures the CPU time and memory of the agent,
+with its arbiter, while all shares are idle.
 """
 
 import argparse
@@ -21,26 +21,27 @@ from devcluster.fixtures import unique_name
 from devcluster.images import BASE
 from devcluster.platform import GpuNode, Platform, install_platform
 from devcluster.process import Process
-from milligpu.kube import config, objects
-from milligpu.kube.api import Api
-from milligpu.kube.watch import All, Watch
+from milligpu.kube import config
+from milligpu.kube.api import ApiClient
+from milligpu.kube.watch import Relisted, Watch
 from milligpu.model import names
+from milligpu.wire import kubernetes
 
 PODS = "/api/v1/namespaces/default/pods"
 DEADLINE_S = 240.0
 STARTS, STARTS_GPUS = 50, 2
 SHARES, SHARES_GPUS = 100, 8
-# After the last share was attached: what came with it is done.
+# Time for the agent to finish its work after the last share was attached.
 REST_S = 10.0
 
 
 def share(pods: int, gpus: int) -> int:
-    """The largest of which so many fit on so many cards, in milli-GPU."""
+    """The largest share in milli-GPU with which this many pods fit on this many GPUs."""
     return 1000 // math.ceil(pods / gpus)
 
 
-async def create(api: Api, count: int, milli: int) -> dict[str, float]:
-    """Make pods as fast as the API server takes them; when each was asked for."""
+async def create(api: ApiClient, count: int, milli: int) -> dict[str, float]:
+    """Create pods as fast as the API server accepts them; the time at which each was created."""
 
     async def one(number: int) -> tuple[str, float]:
         container = {"name": "main", "image": BASE.reference, "imagePullPolicy": "Never"}
@@ -58,11 +59,11 @@ async def create(api: Api, count: int, milli: int) -> dict[str, float]:
     return dict(await asyncio.gather(*(one(number) for number in range(count))))
 
 
-async def running(api: Api, count: int) -> dict[str, float]:
-    """When the watch showed each pod as running."""
+async def running(api: ApiClient, count: int) -> dict[str, float]:
+    """The time at which the watch showed each pod as running."""
     seen: dict[str, float] = {}
-    async for news in Watch(api, PODS, objects.Pod).follow():
-        for pod in news.items if isinstance(news, All) else [each for _, each in news.items]:
+    async for news in Watch(api, PODS, kubernetes.KubePod).follow():
+        for pod in news.items if isinstance(news, Relisted) else [each for _, each in news.items]:
             if pod.status.phase == "Running":
                 seen.setdefault(pod.metadata.name, time.monotonic())
             if pod.status.phase == "Failed":
@@ -72,7 +73,7 @@ async def running(api: Api, count: int) -> dict[str, float]:
     return seen
 
 
-async def clear(api: Api) -> None:
+async def clear(api: ApiClient) -> None:
     """Remove all pods, and wait until they are gone."""
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
     await api.send("DELETE", PODS, options, timeout_s=120)
@@ -80,8 +81,8 @@ async def clear(api: Api) -> None:
         await asyncio.sleep(0.2)
 
 
-async def burst(api: Api, count: int, milli: int) -> list[float]:
-    """How long each pod took, in seconds, sorted."""
+async def burst(api: ApiClient, count: int, milli: int) -> list[float]:
+    """Create pods and wait until they run; the seconds that each took, sorted."""
     watching = asyncio.create_task(running(api, count))
     await asyncio.sleep(0.5)  # the watch must be there before the first pod
     asked = await create(api, count, milli)
@@ -90,18 +91,18 @@ async def burst(api: Api, count: int, milli: int) -> list[float]:
 
 
 async def rest(node: GpuNode) -> None:
-    """Wait until no container is left: what still ends would slow down who comes next."""
+    """Wait until no container is left, because ending ones would slow down the next burst."""
     while node.node.pids() or list((node.node.folder / "run/milligpu/containers").iterdir()):
         await asyncio.sleep(0.2)
 
 
 async def starts(cluster: Cluster, platform: Platform, options: argparse.Namespace) -> None:
-    """In turns, and the medians."""
+    """Measure bursts with and without a share in turns, and print the medians."""
     (node,) = platform.nodes
     milli = share(STARTS, STARTS_GPUS)
     medians: dict[int, list[float]] = {0: [], milli: []}
     lasts: dict[int, list[float]] = {0: [], milli: []}
-    async with Api(config.find(str(cluster.kubeconfig))) as api:
+    async with ApiClient(config.find_cluster(str(cluster.kubeconfig))) as api:
         for turn in range(2 * options.rounds):
             kind = (0, milli)[(turn + turn // 2) % 2]  # each kind comes first as often as second
             watched = {"agent": node.agent, "kubelet": node.node.kubelet, "service": platform.service.process}
@@ -121,9 +122,9 @@ async def starts(cluster: Cluster, platform: Platform, options: argparse.Namespa
 
 
 async def cost(cluster: Cluster, platform: Platform, options: argparse.Namespace) -> None:
-    """Shares that do nothing."""
+    """Measure the agent while all shares are idle."""
     (node,) = platform.nodes
-    async with Api(config.find(str(cluster.kubeconfig))) as api:
+    async with ApiClient(config.find_cluster(str(cluster.kubeconfig))) as api:
         await burst(api, SHARES, share(SHARES, SHARES_GPUS))
     await asyncio.sleep(REST_S)
     before = cpu_s(node.agent)
@@ -135,11 +136,11 @@ async def cost(cluster: Cluster, platform: Platform, options: argparse.Namespace
 
 
 PARTS = {"starts": (STARTS_GPUS, starts), "cost": (SHARES_GPUS, cost)}
-"""How many GPUs each needs, and what it does."""
+"""The number of GPUs that each part needs, and its function."""
 
 
 def cpu_s(process: Process) -> float:
-    """User and system time of a process and all its threads so far."""
+    """User and system time of a process with all its threads so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -155,14 +156,12 @@ def threads(process: Process) -> list[str]:
 
 
 def resident_mib(process: Process) -> float:
-    """Resident memory."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="See the module.")
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=60)

@@ -1,8 +1,9 @@
-"""What the limits library adds to a program's start: with it and without it, in turn, on one software GPU.
+"""How much the limits library adds to the start of a program: with and without it, in turns, on one software GPU.
 
 uv run python bench/enforce_startup.py [--runs 101]
 
-Opening the driver, starting it, a context and a first allocation; medians, and the median of the differences.
+Measures opening and initializing the driver, a context and a first allocation; prints the medians and
+the median difference.
 """
 
 import argparse
@@ -19,15 +20,14 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=101)
     runs = parser.parse_args().runs
-    with tempfile.TemporaryDirectory() as place, rig.cards(Path(place)) as cards:
+    with tempfile.TemporaryDirectory() as place, rig.soft_gpus(Path(place)) as gpus:
         folder = Path(place)
         program = folder / "start"
         subprocess.run(["cc", "-O2", "-o", program, HERE / "enforce_startup.c", "-ldl"], check=True)
-        tenant = rig.tenant(folder / "tenant", cards)
+        tenant = rig.tenant(folder / "tenant", gpus)
         paths = {"bare": tenant.folder / "tenant/real/libcuda.so.1", "limited": tenant.folder / "libcuda.so.1"}
         times: dict[str, list[float]] = {name: [] for name in paths}
         for _ in range(runs):

@@ -1,8 +1,9 @@
 """The figures of docs/benchmarks.md about placement: python bench/placement.py DATA_DIR.
 
 DATA_DIR has the CSV files of Alibaba's cluster-trace-gpu-v2023 (github.com/alibaba/clusterdata), which are public
-but not ours to ship. All pod lists in it are replayed, FGD beside ours; then decisions are timed for clusters of
-growing size, filled with a workload made up here. Without DATA_DIR only the second part runs.
+but not part of this repository. The first part replays all pod lists in it with FGD and with our strategies. The
+second part measures the time per decision on clusters of growing size with a generated workload, and needs no
+DATA_DIR.
 """
 
 import argparse
@@ -15,29 +16,28 @@ from pathlib import Path
 
 import numpy as np
 
-from milligpu.model.footprint import Demand
+from milligpu.model.footprint import GpuDemand
 from milligpu.model.gpu import Gpu, Node
-from milligpu.model.qos import Strategy
+from milligpu.model.policy import PlacementStrategy
 from milligpu.model.request import PodRequest
 from milligpu.model.units import Milli
 from milligpu.placement.decide import Placer
-from milligpu.placement.score import Baseline, PolicyName
+from milligpu.placement.score import BaselineStrategy, StrategyName
 from milligpu.placement.snapshot import Holding, Snapshot
-from milligpu.placement.target import Target
-from milligpu.sim.departures import Churn, churn
+from milligpu.placement.workload import ExpectedWorkload
+from milligpu.sim.departures import ChurnResult, churn
 from milligpu.sim.generate import generate
-from milligpu.sim.replay import SPECIFIC, Result, Setup, replay, workload
-from milligpu.sim.trace import CARD_MIB, GROUPS, Pod, Trace, read_trace
+from milligpu.sim.replay import SPECIFIC, ReplayResult, ReplaySetup, replay, workload
+from milligpu.sim.trace import GPU_MIB, GROUPS, Trace, TracePod, read_trace
 
 NODE_LIST = "openb_node_list_gpu_node.csv"
 POD_LIST = "openb_pod_list_"
 SIZES = (100, 500, 1000, 2000, 5000, 10_000, 20_000)
-# How long a never-seen request, an update and a decision are measured for.
+# Number of new requests, updates and decisions that are measured.
 SAMPLES = 400
 
 
 def main() -> None:
-    """Run what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", nargs="?", type=Path, help="folder of the traces")
     parser.add_argument("--traces", default="", help="only these pod lists, such as default,gpuspec10")
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def quality(traces: dict[str, Trace], seeds: range) -> None:
-    """Allocation and rejections of FGD and ours, with the workload known and learned."""
+    """Allocation and failed pods of FGD and packing, with the workload known in advance and learned."""
     print(
         f"\nAllocated percent @95/@100/@130 and pods rejected by 100 percent, {len(seeds)} seeds, nodes shuffled\n"
     )
@@ -72,16 +72,16 @@ def quality(traces: dict[str, Trace], seeds: range) -> None:
     print(f"|---|---|{'---|' * (5 + len(GROUPS))}")
     for name, trace in traces.items():
         for label, policy, online in _CONTENDERS:
-            setup = Setup(shuffle_nodes=True, online=online)
+            setup = ReplaySetup(shuffle_nodes=True, online=online)
             runs = tuple(replay(trace, policy, seed, setup, now=time.perf_counter) for seed in seeds)
-            data = Result(policy, runs).data()
+            data = ReplayResult(policy, runs).data()
             _row(name, label, data)
 
 
-_CONTENDERS: tuple[tuple[str, PolicyName, bool], ...] = (
-    ("fgd", Baseline.FGD, False),
-    ("packing", Strategy.PACKING, False),
-    ("packing, learned", Strategy.PACKING, True),
+_CONTENDERS: tuple[tuple[str, StrategyName, bool], ...] = (
+    ("fgd", BaselineStrategy.FGD, False),
+    ("packing", PlacementStrategy.PACKING, False),
+    ("packing, learned", PlacementStrategy.PACKING, True),
 )
 
 
@@ -95,7 +95,7 @@ def _row(trace: str, label: str, data: dict[str, object]) -> None:
 
 
 def variants(trace: Trace) -> dict[str, Trace]:
-    """Pod lists of our own, each with more of one kind of pods than the one they are made from."""
+    """Variants of a pod list, each with more pods of one kind."""
     dice = random.Random(7)
     pods = trace.pods
     models = sorted({gpu.model for node in trace.nodes for gpu in node.gpus})
@@ -104,14 +104,14 @@ def variants(trace: Trace) -> dict[str, Trace]:
     several = [pod for pod in pods if pod.group == "multi-gpu"]
     sizes = [pod.gpu_milli for pod in pods if pod.group == "fractional"]
 
-    def named(pod: Pod) -> Pod:
+    def named(pod: TracePod) -> TracePod:
         wants = {dice.choice(common), dice.choice(models)}
         return replace(pod, models=tuple(sorted(wants))) if pod.num_gpu and dice.random() < 1 / 3 else pod
 
-    def shared(pod: Pod) -> Pod:
+    def shared(pod: TracePod) -> TracePod:
         return replace(pod, gpu_milli=dice.choice(sizes)) if pod.group == "one-gpu" else pod
 
-    def more(some: list[Pod], count: int) -> tuple[Pod, ...]:
+    def more(some: list[TracePod], count: int) -> tuple[TracePod, ...]:
         return tuple(replace(dice.choice(some), name=f"more-{at}") for at in range(count))
 
     return {
@@ -123,19 +123,20 @@ def variants(trace: Trace) -> dict[str, Trace]:
 
 
 def departures(trace: Trace, seeds: range, events: int) -> None:
-    """A long run at three loads: FGD, ours, and ours with moves."""
+    """A long run at three loads: FGD, packing, and packing with moves."""
     print(f"\nMean allocation over {events} pods that come and leave, {len(seeds)} seed(s)\n")
     print("| load | policy | allocated | rejected GPU pods, % | moves per 1000 pods |")
     print("|---|---|---|---|---|")
     for load in (0.9, 0.95, 0.99):
         for label, policy, defrag in (
-            ("fgd", Baseline.FGD, False),
-            ("packing", Strategy.PACKING, False),
-            ("packing, defragmented", Strategy.PACKING, True),
+            ("fgd", BaselineStrategy.FGD, False),
+            ("packing", PlacementStrategy.PACKING, False),
+            ("packing, defragmented", PlacementStrategy.PACKING, True),
         ):
-            how = Churn(load, events, defrag)
+            how = ChurnResult(load, events, defrag)
             runs = [
-                churn(trace, policy, seed, Setup(shuffle_nodes=True), how, now=time.perf_counter) for seed in seeds
+                churn(trace, policy, seed, ReplaySetup(shuffle_nodes=True), how, now=time.perf_counter)
+                for seed in seeds
             ]
             allocated = statistics.mean(run.allocated[-1] for run in runs)
             offered = sum(run.offered_by_100[group] for run in runs for group in GROUPS[1:])
@@ -146,7 +147,7 @@ def departures(trace: Trace, seeds: range, events: int) -> None:
 
 
 def speed() -> None:
-    """Time of a decision for a known and a new spec, and of an update, by the number of nodes."""
+    """Time per decision for a known and for a new request, and per update, by number of nodes."""
     print(
         "\nNodes of 8 GPUs, half full; microseconds: median of the quietest eighth, 99th percentile; one process\n"
     )
@@ -158,14 +159,14 @@ def speed() -> None:
         print(f"| {size} | {' | '.join(_timed(placer, pods, held))} |", flush=True)
 
 
-def _filled(size: int, pods: tuple[Pod, ...]) -> tuple[Placer, int]:
+def _filled(size: int, pods: tuple[TracePod, ...]) -> tuple[Placer, int]:
     nodes = [
-        Node(f"n{at}", tuple(Gpu(f"GPU-n{at}-{card}", model, CARD_MIB) for card in range(8)), 96_000, 393_216)
+        Node(f"n{at}", tuple(Gpu(f"GPU-n{at}-{card}", model, GPU_MIB) for card in range(8)), 96_000, 393_216)
         for at in range(size)
         for model in ("T4" if at % 3 else "G2",)
     ]
     pods = tuple(pod for pod in pods if set(pod.models) <= {"T4", "G2"})
-    placer = Placer(Snapshot.of(nodes), target=Target(workload(pods)))
+    placer = Placer(Snapshot.of(nodes), target=ExpectedWorkload(workload(pods)))
     # Filled by lot rather than by decisions: every node is different, and half of all GPU is taken.
     dice = np.random.default_rng(size)
     number = 0
@@ -173,7 +174,7 @@ def _filled(size: int, pods: tuple[Pod, ...]) -> tuple[Placer, int]:
         for gpu in node.gpus:
             milli = int(dice.choice([0, 0, 200, 300, 500, 500, 700, 1000, 1000]))
             if milli:
-                demand = Demand(Milli(milli), gpu.mib_of(milli), whole=milli == 1000)
+                demand = GpuDemand(Milli(milli), gpu.mib_of(milli), whole=milli == 1000)
                 cpu = int(dice.integers(1, 12)) * 1000
                 placer.snapshot.take(Holding(f"fill-{number}", node.name, ((gpu.uuid, demand),), cpu, 8192))
                 number += 1
@@ -181,14 +182,14 @@ def _filled(size: int, pods: tuple[Pod, ...]) -> tuple[Placer, int]:
     return placer, number
 
 
-def _timed(placer: Placer, pods: tuple[Pod, ...], offset: int) -> list[str]:
+def _timed(placer: Placer, pods: tuple[TracePod, ...], offset: int) -> list[str]:
     hot: list[float] = []
     stream: list[float] = []
     new: list[float] = []
     update: list[float] = []
     pods = tuple(pod for pod in pods if set(pod.models) <= {"T4", "G2"})
     for number in range(SAMPLES):
-        request = Pod(f"hot-{number}", 6000, 8192, 1, 500).request()
+        request = TracePod(f"hot-{number}", 6000, 8192, 1, 500).request()
         _place(placer, request, hot if number else [], update)
     seen: set[object] = set()
     for number in range(4 * SAMPLES):
@@ -197,7 +198,7 @@ def _timed(placer: Placer, pods: tuple[Pod, ...], offset: int) -> list[str]:
         _place(placer, request, stream if key in seen else [], [])
         seen.add(key)
     for number in range(SAMPLES // 4):
-        request = Pod(f"new-{number}", 2000 + number, 1024, 1, 300 + number).request()
+        request = TracePod(f"new-{number}", 2000 + number, 1024, 1, 300 + number).request()
         started = _clock()
         placer.place(request)
         new.append(_clock() - started)
@@ -208,7 +209,7 @@ def _timed(placer: Placer, pods: tuple[Pod, ...], offset: int) -> list[str]:
 
 
 def _quiet_median(samples: list[float]) -> float:
-    """The least median of eight stretches: what others do to the machine meanwhile can only add to it."""
+    """The smallest median of eight runs, because other load on the machine can only make it larger."""
     length = len(samples) // 8
     return min(statistics.median(samples[at : at + length]) for at in range(0, 8 * length, length))
 

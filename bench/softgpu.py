@@ -1,8 +1,8 @@
-"""The software GPU's speed: launches and a memory-bound kernel from C, modules and training with tinygrad.
+"""Speed of the software GPU: launches and a memory-bound kernel from C, modules and training with tinygrad.
 
 uv run python bench/softgpu.py
 
-Ratios are of the same run. The machine should be idle: kernels use every CPU.
+Ratios compare figures of the same run. The machine should be idle, because kernels use all CPUs.
 """
 
 import json
@@ -55,7 +55,7 @@ def from_c(folder: Path) -> dict[str, float]:
 
 
 def training(folder: Path) -> dict[str, float]:
-    """The example, first with an empty compile cache, then with a full one."""
+    """Run examples/train.py with an empty compile cache, then with a full one."""
     # As the example has them, which is too late once tinygrad is imported for its clock.
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder), "DEV": "CUDA", "PARALLEL": "0"}
     command = [MILLIGPU, "softgpu", "exec", "--memory", "4Gi", "--", sys.executable, "-c", TIMED]
@@ -76,7 +76,6 @@ def training(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
     with tempfile.TemporaryDirectory() as folder:
         results = {**from_c(Path(folder)), **training(Path(folder))}
     print(f"{'':20} {'measured':>10}  goal")

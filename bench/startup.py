@@ -1,4 +1,4 @@
-"""What `milligpu --help` costs in CPU, beside the interpreter alone and the interpreter with click.
+"""CPU time of `milligpu --help`, compared with the interpreter alone and the interpreter with click.
 
 uv run python bench/startup.py
 """
@@ -29,7 +29,7 @@ def cpu_ms(command: list[str]) -> float:
 
 
 def main() -> None:
-    """Run all cases in turn, so that a busy moment of the machine meets each of them."""
+    """Run all cases in turns, so that other load on the machine affects all of them."""
     samples: dict[str, list[float]] = {name: [] for name in CASES}
     for _ in range(RUNS):
         for name, command in CASES.items():

@@ -1,7 +1,7 @@
-"""`python -m devcluster`: a cluster for a person.
+"""`python -m devcluster`: start a cluster to try things out.
 
-It goes on after the command has ended; `down` removes it. Progress is on stderr, what is to be pasted on
-stdout: `eval "$(python -m devcluster up)"` works, too.
+The cluster keeps running after the command has ended; `down` removes it. Progress goes to stderr and the line to
+paste to stdout, so `eval "$(python -m devcluster up)"` works, too.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from devcluster import cache
 from devcluster.build import KUBE, binaries
 from devcluster.cluster import Cluster, prepare
 from devcluster.errors import DevclusterError
-from devcluster.platform import imagined_cards, install_platform
+from devcluster.platform import install_platform, kwok_inventory
 from devcluster.record import Clusters, Record
 from devcluster.report import to_stderr
 
@@ -34,7 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m devcluster", description="A real Kubernetes to try things on.")
+    parser = argparse.ArgumentParser(
+        prog="python -m devcluster", description="Run real Kubernetes clusters on this machine."
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
@@ -42,25 +44,25 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    command("build", build, "build the programs and images a cluster needs, if they are not there yet")
-    up_command = command("up", up, "start a cluster that stays until `down`")
-    up_command.add_argument("--name", default=DEFAULT_NAME, help=f"default: {DEFAULT_NAME}")
-    up_command.add_argument("--nodes", type=int, default=1, help="real nodes (default: 1)")
+    command("build", build, "build the programs and images that a cluster needs, unless they are built already")
+    up_command = command("up", up, "start a cluster with milligpu; it runs until `down`")
+    up_command.add_argument("--name", default=DEFAULT_NAME, help=f"name of the cluster (default: {DEFAULT_NAME})")
+    up_command.add_argument("--nodes", type=int, default=1, help="number of real nodes (default: 1)")
     up_command.add_argument(
-        "--kwok", type=int, default=0, metavar="N", help=f"KWOK nodes with {GPU_AMOUNT} {GPU_RESOURCE} each"
+        "--kwok", type=int, default=0, metavar="N", help=f"KWOK nodes to add, with {GPU_AMOUNT} {GPU_RESOURCE} each"
     )
-    up_command.add_argument("--gpus", type=int, default=2, help="software GPUs of each real node (default: 2)")
+    up_command.add_argument("--gpus", type=int, default=2, help="software GPUs per real node (default: 2)")
     down_command = command("down", down, "remove a cluster and every trace of it")
-    down_command.add_argument("--name", default=DEFAULT_NAME, help=f"default: {DEFAULT_NAME}")
-    command("status", status, "show the clusters of this machine")
-    clean_command = command("clean", clean, "remove all clusters, also those of tests that still run")
-    clean_command.add_argument("--cache", action="store_true", help="remove built programs and images as well")
+    down_command.add_argument("--name", default=DEFAULT_NAME, help=f"name of the cluster (default: {DEFAULT_NAME})")
+    command("status", status, "list the clusters on this machine")
+    clean_command = command("clean", clean, "remove all clusters, including those of running tests")
+    clean_command.add_argument("--cache", action="store_true", help="also remove the built programs and images")
     return parser
 
 
 def build(_options: argparse.Namespace) -> None:
-    prepare(to_stderr, real_nodes=True, kwok_nodes=True)
-    to_stderr(f"everything is built, in {cache.folder()}")
+    prepare(to_stderr, real_nodes=True, kwok_nodes=True, nvidia_toolkit=True)
+    to_stderr(f"programs and images are built in {cache.folder()}")
 
 
 def up(options: argparse.Namespace) -> None:
@@ -72,8 +74,8 @@ def up(options: argparse.Namespace) -> None:
         cluster = Cluster.start(options.name, real_nodes=options.nodes, detached=True, report=to_stderr)
         if options.kwok:
             resources = {GPU_RESOURCE: GPU_AMOUNT}
-            # Before the policies, which would let only the nodes' agents write what GPUs they have.
-            cluster.add_kwok_nodes(options.kwok, resources=resources, each=imagined_cards, prefix="kwok")
+            # Before the admission policies, under which only a node's agent may write its inventory.
+            cluster.add_kwok_nodes(options.kwok, resources=resources, each=kwok_inventory, prefix="kwok")
         to_stderr(
             f"installing milligpu: scheduler service, and on each node {options.gpus} software GPUs and the agent"
         )
@@ -104,10 +106,10 @@ def down(options: argparse.Namespace) -> None:
     clusters = Clusters.of_this_machine()
     record = clusters.find(options.name)
     if record is None:
-        to_stderr(f"no cluster {options.name} is up")
+        to_stderr(f"no cluster {options.name} is running")
         return
     clusters.remove(record)
-    to_stderr(f"cluster {options.name} is gone")
+    to_stderr(f"cluster {options.name} is removed")
 
 
 def status(_options: argparse.Namespace) -> None:
@@ -115,14 +117,14 @@ def status(_options: argparse.Namespace) -> None:
     for record in records:
         print(_describe(record))
     if not records:
-        to_stderr("no cluster is up")
+        to_stderr("no cluster is running")
 
 
 def _describe(record: Record) -> str:
-    owner = "detached" if record.owner is None else f"of process {record.owner.pid}"
+    owner = "detached" if record.owner is None else f"owned by process {record.owner.pid}"
     state = "abandoned" if record.is_abandoned() else "up"
     processes = len(record.cgroup.pids())
-    nodes = ", ".join(record.nodes) or "no real node"
+    nodes = ", ".join(record.nodes) or "no real nodes"
     return f"{record.name}  {state}, {owner}, {processes} processes, {nodes}, {record.folder}/admin.kubeconfig"
 
 
@@ -131,11 +133,11 @@ def clean(options: argparse.Namespace) -> None:
     clusters.sweep()
     for record in clusters.all():
         clusters.remove(record)
-        to_stderr(f"cluster {record.name} is gone")
+        to_stderr(f"cluster {record.name} is removed")
     if options.cache:
         for kind in ("bin", "images"):
             shutil.rmtree(cache.folder() / kind, ignore_errors=True)
-        to_stderr(f"removed what was built in {cache.folder()}")
+        to_stderr(f"removed the programs and images in {cache.folder()}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What lightkube needs before it can be used the way this package does: from threads, and under strict types."""
+"""What lightkube needs to be used from threads and under strict types."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
@@ -14,11 +14,11 @@ Global = TypeVar("Global", bound=GlobalResource)
 
 
 def learn(*kinds: type[GlobalResource] | type[NamespacedResource]) -> None:
-    """Let msgspec, which lightkube decodes with, get to know these kinds before threads use them.
+    """Let msgspec, with which lightkube decodes, prepare its decoders of these kinds before threads use them.
 
-    It works a type out when it decodes the first object of it, and two threads that do so at the same time
-    crash the interpreter (msgspec 0.22: segmentation fault). Call this for any further kind that a test
-    uses from several threads.
+    msgspec prepares a decoder when it decodes the first object of a type. Two threads that do so at the same time
+    crash the interpreter (msgspec 0.22: segmentation fault). Call this for any further kind that a test uses from
+    several threads.
     """
     for kind in kinds:
         cast(Any, decoders).decode_list(b'{"items": []}', kind)
@@ -29,22 +29,29 @@ decoders.decode_status(b"{}")
 
 
 def list_all(client: Client, kind: type[Global]) -> list[Global]:
-    """All objects of a kind that lives outside namespaces."""
+    """List all objects of a cluster-scoped kind."""
     return list(cast(Any, client).list(kind))
 
 
 def list_in(client: Client, kind: type[Namespaced], namespace: str | None) -> list[Namespaced]:
-    """All objects of a kind in one namespace, or with None in all of them."""
+    """List all objects of a kind in one namespace, or in all namespaces if None."""
     return list(cast(Any, client).list(kind, namespace=namespace or ALL_NS))
 
 
+def read_json(client: Client, path: str) -> Any:
+    """An object or a list as the API server writes it; for loops, as every kubectl takes CPU time to start."""
+    answer: Any = cast(Any, client)._client._client.get(path)
+    answer.raise_for_status()
+    return answer.json()
+
+
 def patch_global(client: Client, kind: type[Global], name: str, change: Mapping[str, Any]) -> Global:
-    """Merge a change into an object that lives outside namespaces."""
+    """Merge-patch a cluster-scoped object."""
     return cast(Any, client).patch(kind, name, dict(change))
 
 
 def patch_in(
     client: Client, kind: type[Namespaced], namespace: str, name: str, change: Mapping[str, Any]
 ) -> Namespaced:
-    """Merge a change into an object of a namespace."""
+    """Merge-patch a namespaced object."""
     return cast(Any, client).patch(kind, name, dict(change), namespace=namespace)

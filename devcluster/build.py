@@ -1,4 +1,4 @@
-"""Building the programs of a cluster from the Go modules in `go/`, once per version of these modules."""
+"""Build the programs of a cluster from the Go modules in `go/`, once per version of these modules."""
 
 import os
 import re
@@ -16,20 +16,22 @@ from devcluster.errors import DevclusterError
 from devcluster.report import Report
 
 SOURCES = Path(__file__).parent / "go"
-# A person who sees nothing for longer starts to wonder.
+# A person who sees no progress for longer starts to wonder.
 PROGRESS_EVERY_S = 20.0
 
 
 @dataclass(frozen=True)
 class Module:
-    """One folder below `go/` and the programs that come out of it."""
+    """One directory below `go/` and the programs built from it."""
 
     name: str
     programs: tuple[str, ...]
     minutes: int
-    """What the first build takes on two cores, downloads included."""
+    """The duration of the first build on two cores, including downloads."""
     target: str = "tool"
-    """What `go build` is asked for; `tool` stands for the module's tool directives."""
+    """The argument of `go build`; `tool` stands for the module's tool directives."""
+    cgo: bool = False
+    """Whether the programs contain C code."""
 
     @property
     def sources(self) -> Path:
@@ -43,27 +45,32 @@ KUBE = Module(
     target=".",
 )
 CONTAINERD = Module("containerd", ("containerd", "containerd-shim-runc-v2", "ctr"), minutes=2)
-KWOK = Module("kwok", ("kwok",), minutes=2)
-MODULES = (KUBE, CONTAINERD, KWOK)
+# One module, so that packages which several of them use are compiled once.
+TOOLS = Module("tools", ("kwok", "helm", "kubeconform"), minutes=3)
+# Apart from the others, because it needs cgo: packages compiled with and without it are not shared.
+NVIDIA = Module("nvidia", ("nvidia-ctk", "nvidia-cdi-hook"), minutes=2, cgo=True)
+MODULES = (KUBE, CONTAINERD, TOOLS)
 
 
 def binaries(module: Module, report: Report) -> Path:
-    """The folder with the module's programs, built now if this version of it never was."""
+    """Return the directory with the module's programs; build them first if this version is not built yet."""
     flags = _linker_flags(module)
     name = f"{module.name}-{cache.checksum_of_folder(module.sources, flags, os.uname().machine)}"
     return cache.made("bin", name, lambda draft: _build(module, flags, draft, report))
 
 
 def kubernetes_version() -> str:
-    """The version that `go/kube` pins."""
+    """The Kubernetes version that `go/kube` pins."""
     found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (KUBE.sources / "go.mod").read_text(), re.MULTILINE)
     assert found, "go/kube/go.mod requires k8s.io/kubernetes"
     return found[1]
 
 
 def _linker_flags(module: Module) -> str:
-    if module is KUBE:  # else every component says it is v0.0.0
+    if module is KUBE:  # otherwise every component reports v0.0.0
         return f"-s -w -X k8s.io/component-base/version.gitVersion={kubernetes_version()}"
+    if module.cgo:  # it looks up functions of a library that is opened later
+        return "-s -w -extldflags=-Wl,-z,lazy"
     return "-s -w"
 
 
@@ -82,14 +89,16 @@ def _build(module: Module, flags: str, draft: Path, report: Report) -> None:
             (draft / program).symlink_to("kube")
     missing = [program for program in module.programs if not (draft / program).exists()]
     if missing:
-        raise DevclusterError(f"go build in {module.sources} made no {', '.join(missing)}")
+        raise DevclusterError(f"go build in {module.sources} did not build {', '.join(missing)}")
     report(f"built {module.name} in {_duration(time.monotonic() - started)}")
 
 
 def _run_with_progress(module: Module, command: list[str], report: Report) -> None:
-    """Run `go build`, which names each package on stderr, and tell now and then how far it is."""
+    """Run `go build`, which prints each package on stderr, and report the progress now and then."""
     started = time.monotonic()
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    environment = {**os.environ, "CGO_ENABLED": "01"[module.cgo], "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    if module.cgo:  # NVIDIA's binding also calls what NVML no longer recommends
+        environment["CGO_CFLAGS"] = "-O1 -Wno-deprecated-declarations"
     with subprocess.Popen(command, cwd=module.sources, env=environment, stderr=subprocess.PIPE, text=True) as child:
         said = _Listener(child.stderr or ())
         try:
@@ -105,7 +114,7 @@ def _run_with_progress(module: Module, command: list[str], report: Report) -> No
 
 
 class _Listener(threading.Thread):
-    """Reads a program's lines as they come, so that it never waits for us; keeps the last ones."""
+    """Reads a program's output as it comes, so that the program never blocks; keeps the last lines."""
 
     def __init__(self, stream: Iterable[str]) -> None:
         super().__init__(daemon=True)

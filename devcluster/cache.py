@@ -1,7 +1,7 @@
-"""Things that take minutes to make are made once, outside the repository, and named by what they are made of.
+"""Cache what takes minutes to build, outside the repository, under names derived from its inputs.
 
-A second process that wants the same thing waits for the first instead of making it again, and nobody ever
-sees a half-made thing: it is made under another name and renamed when it is complete.
+A second process that needs the same thing waits for the first instead of building it again. Each thing is built
+under a temporary name and renamed when it is complete, so no process sees half of it.
 """
 
 import fcntl
@@ -16,14 +16,14 @@ FOLDER_VARIABLE = "MILLIGPU_CACHE"
 
 
 def folder() -> Path:
-    """Where made things are kept."""
+    """The root directory of the cache."""
     if chosen := os.environ.get(FOLDER_VARIABLE):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "milligpu"
 
 
 def checksum(parts: Iterable[bytes]) -> str:
-    """Sixteen hex digits that change when any part does."""
+    """Sixteen hex digits that change when any part changes."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -38,7 +38,7 @@ def checksum_of_folder(top: Path, *recipe: str) -> str:
 
 
 def made(kind: str, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `<cache>/<kind>/<name>`; when it is missing, `make` fills it first."""
+    """Return the directory `<cache>/<kind>/<name>`; if it is missing, `make` fills it first."""
     place = folder() / kind / name
     if place.exists():
         return place

@@ -1,7 +1,7 @@
 """Certificates and kubeconfigs of one cluster.
 
-There are three authorities, as in a real cluster, because trust must not leak between them: with a single
-one any node's certificate would also open etcd, or pass for the API server's front proxy.
+There are three CAs, as in a real cluster. With a single one, any node's certificate would also be accepted by etcd,
+or as that of the API server's front proxy.
 """
 
 import base64
@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from milligpu.kube.x509 import certificate_pem, key_pem, new_key, sign_authority, sign_leaf, subject_name
 
-# A cluster lives for hours; a person's may stay for weeks.
+# A cluster runs for hours; one that a person started may run for weeks.
 LIFETIME = timedelta(days=365)
 
 
@@ -31,7 +31,7 @@ class KeyPair:
 
 
 class Authority:
-    """A certificate authority whose key never leaves this process unless asked for."""
+    """A certificate authority, which issues certificates into its directory."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._key = new_key()
@@ -46,11 +46,11 @@ class Authority:
         return self.pair.certificate
 
     def client(self, user: str, groups: Sequence[str] = (), *, file: str) -> KeyPair:
-        """A certificate that lets `user`, a member of `groups`, in."""
+        """Issue a client certificate for `user`, a member of `groups`."""
         return self._issue(file, subject_name(user, groups), (), ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def server(self, name: str, hosts: Sequence[str], *, file: str, also_client: bool = False) -> KeyPair:
-        """A certificate for a server that is reached under `hosts`, addresses or names."""
+        """Issue a server certificate for `hosts`, which are addresses or names."""
         usages = (
             ExtendedKeyUsageOID.SERVER_AUTH,
             *((ExtendedKeyUsageOID.CLIENT_AUTH,) if also_client else ()),
@@ -67,7 +67,7 @@ class Authority:
 
 
 def service_account_keys(folder: Path) -> KeyPair:
-    """The keys that service account tokens are signed and checked with; `certificate` is the public one."""
+    """Write the keys that sign and verify service account tokens; `certificate` is the public one."""
     key = new_key()
     public = folder / "service-accounts.pub"
     public.write_bytes(
@@ -77,7 +77,7 @@ def service_account_keys(folder: Path) -> KeyPair:
 
 
 def write_kubeconfig(file: Path, server: str, authority: Path, pair: KeyPair, user: str) -> Path:
-    """A kubeconfig that carries everything inside, so that it may be copied. (JSON is YAML, too.)"""
+    """Write a self-contained kubeconfig, which may be copied. (JSON is valid YAML.)"""
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     credentials = {
         "client-certificate-data": _base64(pair.certificate),

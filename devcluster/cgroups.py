@@ -1,12 +1,12 @@
-"""The cgroup tree that holds every process of a cluster, so that none of them can be lost.
+"""The cgroups that hold every process of a cluster, so that none of them is missed.
 
-A process may be killed, restarted, daemonize or be reparented: it stays in its cgroup, and so do its
-children. Killing a cluster therefore means killing what is in its tree until the tree is empty.
+A process that restarts, daemonizes or is reparented stays in its cgroup, and so do its children. To kill a
+cluster, kill the processes in its cgroups until they are empty.
 
     /milligpu-<cluster>/system        API server, etcd, kubelets, containerds, shims, ...
     /milligpu-<cluster>/<node>        the kubelet's cgroup root: pods are below it
 
-cgroup v1 is what this was run on. The v2 branches follow the kernel's documentation and have not been run.
+This was tested with cgroup v1. The v2 branches follow the kernel's documentation and are untested.
 """
 
 import errno
@@ -20,13 +20,13 @@ from pathlib import Path
 from devcluster.errors import DevclusterError
 from devcluster.wait import until
 
-# Killing is a loop because a process can fork between our reading the list and our signal.
+# Killing is a loop, because a process can fork between our reading of the list and our signal.
 KILL_DEADLINE_S = 20.0
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """One mounted cgroup file system; under v1 there is one per controller."""
+    """One mounted cgroup file system; cgroup v1 has one per controller."""
 
     mount: Path
     controllers: frozenset[str]
@@ -34,7 +34,7 @@ class Hierarchy:
 
 
 def hierarchies(mounts: str | None = None) -> tuple[Hierarchy, ...]:
-    """All cgroup file systems of this machine, from the text of /proc/self/mounts."""
+    """Parse all cgroup file systems of this machine from the text of /proc/self/mounts."""
     lines = (mounts if mounts is not None else Path("/proc/self/mounts").read_text()).splitlines()
     found: dict[Path, Hierarchy] = {}
     for line in lines:
@@ -46,7 +46,7 @@ def hierarchies(mounts: str | None = None) -> tuple[Hierarchy, ...]:
 
 
 def tracking(all_of_them: tuple[Hierarchy, ...]) -> Hierarchy:
-    """The hierarchy that processes are put into and found in: v1's `pids`, else the unified one."""
+    """Return the hierarchy in which processes are tracked: v1's `pids`, otherwise the unified one."""
     for hierarchy in all_of_them:
         if not hierarchy.unified and "pids" in hierarchy.controllers:
             return hierarchy
@@ -57,7 +57,7 @@ def tracking(all_of_them: tuple[Hierarchy, ...]) -> Hierarchy:
 
 
 class ClusterCgroup:
-    """The tree of one cluster in every hierarchy, named by the cluster alone."""
+    """The cgroups of one cluster in every hierarchy; the path depends only on the cluster's name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -66,19 +66,19 @@ class ClusterCgroup:
 
     @property
     def system_procs(self) -> Path:
-        """The file that a process writes itself into to join the cluster."""
+        """The file into which a process writes its PID to join the cluster."""
         return self._tracking.mount / self.name / "system" / "cgroup.procs"
 
     def create(self) -> None:
-        """Make the part for the components; under v2 hand all controllers down to the nodes' parts."""
+        """Create the cgroup of the components; under v2, delegate all controllers to the nodes' cgroups."""
         self._mkdir(self._tracking, f"{self.name}/system")
 
     def node_folder(self, node: str) -> Path:
-        """Where the processes of a node's pods are found."""
+        """The cgroup of a node's pods."""
         return self._tracking.mount / self.name / node
 
     def create_node(self, node: str) -> str:
-        """Make a node's part in every hierarchy (a kubelet insists on each) and return its path."""
+        """Create a node's cgroup in every hierarchy (the kubelet requires each) and return its path."""
         for hierarchy in self._hierarchies:
             if not hierarchy.unified or hierarchy is self._tracking:
                 self._mkdir(hierarchy, f"{self.name}/{node}")
@@ -95,7 +95,7 @@ class ClusterCgroup:
             here = here / part
 
     def pids(self, node: str = "") -> list[int]:
-        """Every live process of the cluster, pods included, or of the pods of one node."""
+        """Return every live process of the cluster, including pods, or of the pods of one node."""
         found: list[int] = []
         for folder in _deepest_first(self._tracking.mount / self.name / node):
             with suppress(FileNotFoundError, OSError):
@@ -103,7 +103,7 @@ class ClusterCgroup:
         return found
 
     def kill(self) -> None:
-        """SIGKILL until nothing is left; a forking process cannot outrun it for long."""
+        """Send SIGKILL until no process is left; a forking process cannot escape for long."""
 
         def nothing_left() -> bool:
             pids = self.pids()
@@ -115,7 +115,7 @@ class ClusterCgroup:
         until(f"the processes of {self.name} to die", nothing_left, KILL_DEADLINE_S, every_s=0.01)
 
     def remove(self, node: str = "") -> None:
-        """Remove the empty tree, or that of one node, from every hierarchy."""
+        """Remove the empty cgroups of the cluster, or of one node, from every hierarchy."""
         until(
             f"the cgroups of {node or self.name} to go",
             lambda: self._try_remove(node),
@@ -138,18 +138,18 @@ def _deepest_first(top: Path) -> Iterator[Path]:
 
 
 def _copy_cpuset(parent: Path, child: Path) -> None:
-    """A new v1 cpuset is empty, and nothing can run in an empty cpuset."""
+    """Copy the parent's CPUs and memory nodes: a new v1 cpuset is empty, and no process can run in it."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         if not (child / file).read_text().strip():
             (child / file).write_text((parent / file).read_text())
 
 
 def _enable_controllers(folder: Path) -> None:
-    """v2 only: children get the controllers that their parent hands down."""
+    """Delegate controllers to children; needed only under v2."""
     for controller in (folder / "cgroup.controllers").read_text().split():
         try:
             (folder / "cgroup.subtree_control").write_text(f"+{controller}")
         except OSError as error:
-            # EBUSY and friends: a controller that a parent cannot hand down (threaded, real-time tasks).
+            # EBUSY and similar: a controller that a parent cannot delegate (threaded, real-time tasks).
             if error.errno not in (errno.EBUSY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT):
                 raise

@@ -24,7 +24,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 
-from devcluster import build, diagnosis, images, kwok, tools
+from devcluster import build, diagnosis, images, kwok, network, tools
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
 from devcluster.node import Node
@@ -37,19 +37,21 @@ from devcluster.wait import until
 NODE_READY_DEADLINE_S = 60.0
 
 
-def prepare(report: Report, *, real_nodes: bool, kwok_nodes: bool = False) -> None:
-    """Build what is not built yet; afterwards this costs milliseconds."""
+def prepare(report: Report, *, real_nodes: bool, kwok_nodes: bool = False, nvidia_toolkit: bool = False) -> None:
+    """Build what is not built yet; if everything is built, this takes milliseconds."""
     build.binaries(build.KUBE, report)
     if real_nodes:
         build.binaries(build.CONTAINERD, report)
         for image in images.IMAGES:
             images.archive(image, report)
     if kwok_nodes:
-        build.binaries(build.KWOK, report)
+        build.binaries(build.TOOLS, report)
+    if nvidia_toolkit:
+        build.binaries(build.NVIDIA, report)
 
 
 class Cluster:
-    """A running cluster. Make one with `Cluster.start`, and leave it with `stop` or a `with` block."""
+    """A running cluster. Create one with `Cluster.start`; end it with `stop` or a `with` block."""
 
     def __init__(
         self,
@@ -87,10 +89,10 @@ class Cluster:
         detached: bool = False,
         report: Report = to_nobody,
     ) -> "Cluster":
-        """Start a cluster and return when its API and its nodes are ready.
+        """Start a cluster and return when its API server and nodes are ready.
 
-        `scheduler_config` is a KubeSchedulerConfiguration without clientConnection. `feature_gates` go to
-        every component. `detached`: once it is up, the cluster outlives this process.
+        `scheduler_config` is a KubeSchedulerConfiguration without clientConnection. `feature_gates` apply to every
+        component. A `detached` cluster outlives this process once it is ready.
         """
         tools.check(real_nodes=real_nodes > 0)
         prepare(report, real_nodes=real_nodes > 0)
@@ -141,16 +143,16 @@ class Cluster:
 
     @property
     def folder(self) -> Path:
-        """The cluster's files: kubeconfigs, logs, the nodes' folders."""
+        """The cluster's files: kubeconfigs, logs and the nodes' directories."""
         return self._record.folder
 
     @property
     def kubeconfig(self) -> Path:
-        """For the administrator."""
+        """The administrator's kubeconfig."""
         return self.control_plane.pki.admin
 
     def port(self, purpose: str) -> int:
-        """The port on 127.0.0.1 of a component of the control plane, by its name."""
+        """The port on 127.0.0.1 of a control plane component, given by name."""
         return self._record.port(purpose)
 
     @property
@@ -162,17 +164,17 @@ class Cluster:
 
     @cached_property
     def client(self) -> Client:
-        """The API as the administrator sees it."""
+        """The administrator's API client."""
         return self.client_of(self.kubeconfig)
 
     def client_of(self, kubeconfig: Path) -> Client:
-        """The API as somebody else sees it; see `control_plane.pki.kubeconfig`. Closed by `stop`."""
+        """An API client for another user; see `control_plane.pki.kubeconfig`. `stop` closes it."""
         client = Client(config=KubeConfig.from_file(str(kubeconfig)), trust_env=False)
         self._clients.append(client)
         return client
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str = "") -> str:
-        """Run kubectl as the administrator and return its output; a failure is an error."""
+        """Run kubectl as administrator and return its output; raise if it fails."""
         environment = {
             "PATH": os.environ.get("PATH", ""),
             "HOME": str(self.folder),
@@ -191,7 +193,7 @@ class Cluster:
         return done.stdout
 
     def add_node(self, name: str = "", *, labels: Mapping[str, str] | None = None) -> Node:
-        """Add a real node, and wait until it is Ready and has the local images."""
+        """Add a real node and wait until it is Ready and has the local images."""
         tools.check(real_nodes=True)
         prepare(self._report, real_nodes=True)
         name = name or f"{self.name}-node-{len(self._record.nodes) + 1}"
@@ -201,9 +203,14 @@ class Cluster:
         return node
 
     def add_image(self, image: images.Image) -> None:
-        """Give all real nodes an image that not every test needs."""
+        """Import an image that only some tests need into all real nodes."""
         for node in self.nodes:
             node.import_image(images.archive(image, self._report), image)
+
+    def tag_image(self, image: images.Image, *references: str) -> None:
+        """Give an image that all real nodes have other names as well."""
+        for node in self.nodes:
+            node.tag_image(image, *references)
 
     def _new_node(self, name: str, labels: Mapping[str, str]) -> Node:
         self._record.add_node(name)
@@ -250,16 +257,16 @@ class Cluster:
         taints: tuple[Taint, ...] = (kwok.TAINT,),
         prefix: str = "",
     ) -> kwok.KwokNodes:
-        """Add nodes without a kubelet, each with `resources` beside cpu, memory and pods.
+        """Add nodes without a kubelet, each with `resources` in addition to cpu, memory and pods.
 
-        By default they are tainted, so that no pod that needs a container lands there by accident; the
-        answer carries the tolerations and a selector for exactly these nodes. `each` gives further annotations
-        for the node of a name.
+        By default they are tainted, so that no pod that needs a container is scheduled there by accident. The
+        result has the tolerations and a selector for exactly these nodes. `each` returns further annotations for
+        a node, given its name.
         """
         if self.kwok is None:
             self._allow(KWOK_USER, KWOK_USER, rules=kwok.RULES)
             self.kwok = kwok.controller(
-                self._record, self.control_plane.pki, build.binaries(build.KWOK, self._report)
+                self._record, self.control_plane.pki, build.binaries(build.TOOLS, self._report)
             )
             self.kwok.start()
         prefix = prefix or f"kwok-{next(self._prefixes)}"
@@ -283,16 +290,38 @@ class Cluster:
     def start_scheduler(
         self, config: Mapping[str, Any], name: str, feature_gates: Mapping[str, bool] | None = None
     ) -> Process:
-        """A further scheduler on this control plane, for pods that name it; cheaper than a cluster.
+        """Start another scheduler on this control plane, for pods that name it; cheaper than a cluster.
 
-        `name` becomes the schedulerName of the configuration's profiles that have none.
+        `name` becomes the schedulerName of profiles in the configuration that have none.
         """
         given: list[dict[str, Any]] = config.get("profiles") or [{}]
         profiles = [{"schedulerName": name, **profile} for profile in given]
         return self.control_plane.start_scheduler({**config, "profiles": profiles}, name, feature_gates)
 
+    def start_services(self) -> None:
+        """Make Services reachable at their addresses, from pods and from the API server."""
+        network.route_here(self._record.plan.service_range)
+        # As a program of its own: a test that stops must not leave connections in this process.
+        command = [sys.executable, "-m", "devcluster.services", str(self.kubeconfig)]
+        self.new_process("services", command).start()
+
+    def helm(self, *arguments: str) -> str:
+        """Run helm on this cluster and return what it prints."""
+        program = build.binaries(build.TOOLS, self._report) / "helm"
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self.kubeconfig),
+            "HELM_CACHE_HOME": str(self.folder / "helm"),
+        }
+        done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise DevclusterError(
+                f"helm {' '.join(arguments)} failed:\n{done.stderr.strip()}\n{done.stdout.strip()}"
+            )
+        return done.stdout
+
     def new_process(self, name: str, command: Sequence[str]) -> Process:
-        """A program of a test's own beside the cluster: it has a log, and goes when the cluster goes."""
+        """Prepare a test's own program next to the cluster: it gets a log, and ends with the cluster."""
         process = Process(
             name, command, cgroup=self._record.cgroup, log=self._record.folder / "logs" / f"{name}.log"
         )
@@ -300,7 +329,7 @@ class Cluster:
         return process
 
     def _allow(self, user: str, role: str, rules: "list[Any] | None" = None) -> None:
-        """Bind a user to a cluster role, which is made first when it comes with rules."""
+        """Bind a user to a cluster role; if `rules` are given, create the role first."""
         if rules is not None:
             self.client.create(ClusterRole(metadata=ObjectMeta(name=role), rules=rules))
         binding = ClusterRoleBinding(
@@ -311,7 +340,7 @@ class Cluster:
         self.client.create(binding)
 
     def last_state(self, namespace: str | None = None) -> str:
-        """Pods, events and the components' last words: what one wants to see when a test failed."""
+        """Pods, events and the ends of the components' logs, to diagnose a failed test."""
         return diagnosis.last_state(self.client, self.components, namespace)
 
     def stop(self) -> None:

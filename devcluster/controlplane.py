@@ -1,7 +1,7 @@
-"""etcd, API server, controller manager and schedulers, with the settings of a real cluster.
+"""etcd, API server, controller manager and schedulers, configured as in a real cluster.
 
-Authorization is Node and RBAC, every connection is TLS with certificates checked on both sides: what a real
-cluster would refuse is refused here, so that missing permissions are found by tests and not by users.
+Authorization is Node and RBAC, and every connection is mutual TLS. Requests that a real cluster would refuse are
+refused here, so tests find missing permissions before users do.
 """
 
 import json
@@ -22,7 +22,7 @@ DEFAULT_SCHEDULER = "kube-scheduler"
 
 
 class ControlPlane:
-    """The components; each is a `Process` that a test may kill and start again on the same port."""
+    """The components; a test may kill each `Process` and start it again on the same port."""
 
     def __init__(
         self,
@@ -51,7 +51,10 @@ class ControlPlane:
             ),
         )
         self.etcd = self._process("etcd", self._etcd_flags())
-        self.apiserver = self._process("kube-apiserver", {**self._apiserver_flags(), **apiserver_args})
+        flags = {**self._apiserver_flags(), **apiserver_args}
+        if "authorization-config" in flags:
+            del flags["authorization-mode"]  # the API server takes one of the two
+        self.apiserver = self._process("kube-apiserver", flags)
         self.controller_manager = self._process("kube-controller-manager", self._controller_manager_flags())
         self.schedulers: dict[str, Process] = {}
 
@@ -60,12 +63,12 @@ class ControlPlane:
         return (self.etcd, self.apiserver, self.controller_manager, *self.schedulers.values())
 
     def start_store(self) -> None:
-        """Start etcd and the API server; `wait_ready` tells when they answer."""
+        """Start etcd and the API server; `wait_ready` waits until they answer."""
         self.etcd.start()
         self.apiserver.start()
 
     def wait_ready(self) -> None:
-        """Wait until the API server has done all its start-up work, the default roles included."""
+        """Wait until the API server has completed its start-up, including the default roles."""
         with self._anonymous() as client:
 
             def ready() -> bool:
@@ -83,7 +86,7 @@ class ControlPlane:
             )
 
     def _anonymous(self) -> httpx2.Client:
-        """/readyz, like /version, is open to everybody; nothing else is."""
+        """A client without credentials, which may read only /readyz and /version."""
         context = ssl.create_default_context(cafile=str(self.pki.cluster.certificate))
         return httpx2.Client(base_url=self.server, verify=context, trust_env=False, timeout=5)
 
@@ -93,7 +96,7 @@ class ControlPlane:
         name: str = DEFAULT_SCHEDULER,
         feature_gates: Mapping[str, bool] | None = None,
     ) -> Process:
-        """Start a scheduler with this KubeSchedulerConfiguration; `name` is that of its process."""
+        """Start a scheduler with this KubeSchedulerConfiguration; `name` is the name of its process."""
         content = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
@@ -151,7 +154,7 @@ class ControlPlane:
             "peer-key-file": str(pair.key),
             "peer-client-cert-auth": "true",
             "peer-trusted-ca-file": authority,
-            # A killed process loses nothing by this, only a machine without power would.
+            # A killed process loses no data without fsync, only a machine that loses power does.
             "unsafe-no-fsync": "true",
         }
 
@@ -179,7 +182,7 @@ class ControlPlane:
             "requestheader-extra-headers-prefix": "X-Remote-Extra-",
             "proxy-client-cert-file": str(files.front_proxy_client.certificate),
             "proxy-client-key-file": str(files.front_proxy_client.key),
-            # No kube-proxy: extension API servers are reached at their pods.
+            # There is no kube-proxy, so extension API servers are reached at their pods' addresses.
             "enable-aggregator-routing": "true",
             "authorization-mode": "Node,RBAC",
             "enable-admission-plugins": "NodeRestriction",
@@ -205,7 +208,7 @@ class ControlPlane:
             "root-ca-file": str(authority.certificate),
             "cluster-signing-cert-file": str(authority.certificate),
             "cluster-signing-key-file": str(authority.key),
-            # The default of 20 requests a second makes tests wait for namespaces to go.
+            # With the default of 20 requests per second, tests would wait for the deletion of namespaces.
             "kube-api-qps": "200",
             "kube-api-burst": "400",
             **self._gate_flags(),

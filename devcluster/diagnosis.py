@@ -1,4 +1,4 @@
-"""The last state of a cluster as text, for the report of a test that failed."""
+"""Describe the last state of a cluster as text, for the report of a failed test."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ LOG_LINES = 8
 
 
 def last_state(client: Client, components: Iterable[Process], namespace: str | None = None) -> str:
-    """Nodes, pods and events (of one namespace, when given) and the end of every component's log."""
+    """Describe nodes, pods and events (of one namespace, if given) and the end of every component's log."""
     parts: list[str] = []
     try:
         parts.append("nodes:\n" + "\n".join(_node(node) for node in list_all(client, Node)))

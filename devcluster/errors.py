@@ -1,8 +1,8 @@
-"""The one kind of error a caller of this package has to expect: a line that says what, and one that helps."""
+"""The one error that callers of this package have to expect: a message and a hint."""
 
 
 class DevclusterError(Exception):
-    """Something the person or the test has to know; `hint` says what to do about it."""
+    """An error that concerns the user or the test; `hint` says what to do about it."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}\nhint: {hint}" if hint else message)

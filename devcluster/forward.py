@@ -1,8 +1,8 @@
-"""Passes connections on: pods reach the API server at its service address although no kube-proxy runs.
+"""Forward connections, so that pods reach the API server at its service address without kube-proxy.
 
-The API server itself listens on 127.0.0.1, which a pod cannot reach. This small server listens on the
-service's address, which only this machine has, and copies bytes; TLS is between pod and API server.
-It is started by its path and so imports nothing but the standard library.
+The API server itself listens on 127.0.0.1, which a pod cannot reach. This server listens on the service's address,
+which exists only on this machine, and copies bytes; TLS is between pod and API server. It is started by its path
+and therefore imports only the standard library.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ from contextlib import suppress
 CHUNK = 65536
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy bytes until one side ends, then close the other."""
     with suppress(ConnectionError):
         while data := await reader.read(CHUNK):
             writer.write(data)
@@ -22,7 +23,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def forward(target: str, *listen: str) -> None:
-    """Serve every `listen` (host:port) for ever; each connection gets one of its own to `target`."""
+    """Serve every `listen` (host:port) forever; each connection gets its own connection to `target`."""
     target_host, _, target_port = target.rpartition(":")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,7 +32,7 @@ async def forward(target: str, *listen: str) -> None:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
+        await asyncio.gather(copy_stream(reader, there_writer), copy_stream(there_reader, writer))
 
     servers: list[asyncio.Server] = []
     for address in listen:

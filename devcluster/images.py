@@ -12,7 +12,7 @@ import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +37,11 @@ class Image:
     wheels: tuple[str, ...] = ()
     """From PyPI, in the versions that this environment has."""
     environment: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    """Programs and modules that are in no package: (path, text)."""
+    labels: tuple[tuple[str, str], ...] = ()
+    user: str = ""
+    """User and group by number, for a program that does not need root."""
 
     @property
     def file_name(self) -> str:
@@ -66,6 +71,32 @@ CUDA = Image(
 )
 """What a person's image with a CUDA framework has; large, so nodes get it when a test asks for it."""
 IMAGES = (PAUSE, BASE)
+_TOUCH_GPUS = """#!/usr/bin/python3
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+count, total, context, memory = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+for at in range(count.value):
+    assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), at) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), at) == cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(total.value // 2)) == 0
+    print(f"GPU {at}: {total.value >> 20} MiB", flush=True)
+"""
+_AND_STAY = """import time
+time.sleep(1 << 20)
+"""
+SEEDS = Image(
+    "local.dev/seeds:1",
+    BASE.packages,
+    ("/usr/bin/sleep", "infinity"),
+    links=(*BASE.links, ("usr/bin/python", "python3")),
+    files=(
+        (f"{_WHEELS}/tensorflow.py", _TOUCH_GPUS),
+        ("usr/local/nvidia/bin/nvidia-smi", _TOUCH_GPUS + _AND_STAY),
+        ("benchmarks/scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py", _TOUCH_GPUS + _AND_STAY),
+    ),
+)
+"""Stands in for the images of examples/seeds: programs of their names use half the memory of each GPU they see."""
 
 # Needed to install or to configure packages, which nobody does inside this image.
 _NOT_AT_RUN_TIME = frozenset({"debconf", "dpkg", "perl-base", "tar", "media-types", "mailcap", "debianutils"})
@@ -93,16 +124,65 @@ def archive(image: Image, report: Report) -> Path:
     return cache.made("images", name, lambda draft: _make(image, draft, report)) / image.file_name
 
 
+def program_archive(reference: str, program: Path) -> Path:
+    """An image with one static program in /usr/bin, and nothing else."""
+    image = Image(reference, (), (f"/usr/bin/{program.name}",))
+    parts = [repr(image).encode(), Path(__file__).read_bytes(), program.read_bytes()]
+
+    def make(draft: Path) -> None:
+        (draft / "empty").mkdir()
+        layer = make_layer(image, [], draft / "empty", {f"usr/bin/{program.name}": program.read_bytes()})
+        (draft / image.file_name).write_bytes(oci_archive(image, layer))
+
+    return cache.made("images", f"{program.name}-{cache.checksum(parts)}", make) / image.file_name
+
+
+def layered_archive(image: Image, base: Image, files: Mapping[str, bytes], report: Report) -> Path:
+    """An image with more files on top of another one, as most images are made."""
+    below = archive(base, report)
+    parts = [
+        repr(image).encode(),
+        str(below).encode(),
+        *(part for file in files.items() for part in map(_bytes, file)),
+    ]
+
+    def make(draft: Path) -> None:
+        (draft / "empty").mkdir()
+        layer = make_layer(image, [], draft / "empty", files)
+        (draft / image.file_name).write_bytes(oci_archive(image, _only_layer(below), layer))
+
+    return cache.made("images", f"{Path(image.file_name).stem}-{cache.checksum(parts)}", make) / image.file_name
+
+
+def _bytes(part: str | bytes) -> bytes:
+    return part if isinstance(part, bytes) else part.encode()
+
+
+def _only_layer(file: Path) -> bytes:
+    with tarfile.open(file) as tar:
+
+        def read(name: str) -> bytes:
+            stream = tar.extractfile(name)
+            assert stream, f"{name} is a file"
+            return stream.read()
+
+        def blob(described: dict[str, Any]) -> bytes:
+            return read("blobs/sha256/" + described["digest"].removeprefix("sha256:"))
+
+        (layer,) = json.loads(blob(json.loads(read("index.json"))["manifests"][0]))["layers"]
+        return blob(layer)
+
+
 def _make(image: Image, draft: Path, report: Report) -> None:
     report(f"making image {image.reference} from packages: once, about 20 seconds")
     with tempfile.TemporaryDirectory(prefix="milligpu-image-") as folder:
-        packages = _download(image, Path(folder), report)
-        layer = _layer(image, packages, _install_wheels(image, packages, Path(folder, "wheels")))
+        packages = download_packages(image, Path(folder), report)
+        layer = make_layer(image, packages, _install_wheels(image, packages, Path(folder, "wheels")))
     (draft / image.file_name).write_bytes(oci_archive(image, layer))
     report(f"made image {image.reference}: {len(packages)} packages, {len(layer) // 2**20} MiB")
 
 
-def _download(image: Image, folder: Path, report: Report) -> list[Path]:
+def download_packages(image: Image, folder: Path, report: Report) -> list[Path]:
     """Fetch the packages and all they depend on, whatever is installed here."""
     if not any(Path("/var/lib/apt/lists").glob("*_Packages*")):
         report("apt knows no packages yet: running apt-get update")
@@ -137,8 +217,7 @@ def _install_wheels(image: Image, packages: list[Path], folder: Path) -> Path:
     """Unpack the wheels for the Python that is among the packages."""
     folder.mkdir()
     if image.wheels:
-        found = (re.match(r"python(3\.\d+)_", file.name) for file in packages)
-        python = next(match[1] for match in found if match)
+        python = python_version(packages)
         uv = _run([str(Path(__file__).parents[1] / "tools/need"), "uv"]).decode().strip()
         _run(
             [
@@ -157,6 +236,12 @@ def _install_wheels(image: Image, packages: list[Path], folder: Path) -> Path:
     return folder
 
 
+def python_version(packages: list[Path]) -> str:
+    """The version of the Python among the packages, such as 3.11."""
+    found = (re.match(r"python(3\.\d+)_", file.name) for file in packages)
+    return next(match[1] for match in found if match)
+
+
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """What is below a folder, with the folders themselves; nothing that was compiled here."""
     for path in sorted(folder.rglob("*")):
@@ -164,8 +249,13 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
             yield str(path.relative_to(folder)), path
 
 
-def _layer(image: Image, packages: list[Path], wheels: Path) -> bytes:
-    """One tar with everything, in sorted order and without times, owners' names or documentation."""
+def make_layer(
+    image: Image, packages: list[Path], wheels: Path, programs: Mapping[str, bytes] | None = None
+) -> bytes:
+    """One tar with everything, in sorted order and without times, owners' names or documentation.
+
+    `programs` are executable files by their paths.
+    """
     entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
 
     def add(path: str, kind: bytes, mode: int, content: bytes = b"", target: str = "") -> None:
@@ -183,7 +273,10 @@ def _layer(image: Image, packages: list[Path], wheels: Path) -> bytes:
         if file.is_dir():
             add(f"{_WHEELS}/{name}", tarfile.DIRTYPE, 0o755)
         else:
-            add(f"{_WHEELS}/{name}", tarfile.REGTYPE, 0o644, file.read_bytes())
+            mode = 0o755 if os.access(file, os.X_OK) else 0o644
+            add(f"{_WHEELS}/{name}", tarfile.REGTYPE, mode, file.read_bytes())
+    for path, content in (programs or {}).items():
+        add(path, tarfile.REGTYPE, 0o755, content)
     for path, text in _ACCOUNTS.items():
         add(path, tarfile.REGTYPE, 0o644, text.encode())
     for path, mode in _EMPTY_FOLDERS.items():
@@ -191,6 +284,8 @@ def _layer(image: Image, packages: list[Path], wheels: Path) -> bytes:
     for path in _TOP_FOLDERS:
         add(path, tarfile.SYMTYPE, 0o777, target=f"usr/{path}")
         add(f"usr/{path}", tarfile.DIRTYPE, 0o755)
+    for path, text in image.files:
+        add(path, tarfile.REGTYPE, 0o755, text.encode())
     for path, target in image.links:
         add(path, tarfile.SYMTYPE, 0o777, target=target)
     # A hard link must come after the file that it names.
@@ -223,14 +318,14 @@ def _tar(entries: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def oci_archive(image: Image, layer: bytes) -> bytes:
-    """Wrap a layer as the OCI image layout wants it, with the name that containerd is to give it."""
+def oci_archive(image: Image, *layers: bytes) -> bytes:
+    """Wrap layers as the OCI image layout wants them, with the name that containerd is to give the image."""
     config = _json(
         {
             "architecture": _ARCHITECTURES.get(os.uname().machine, os.uname().machine),
             "os": "linux",
-            "config": {"Cmd": list(image.command), "Env": _environment(image)},
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+            "config": {"Cmd": list(image.command), "Env": _environment(image), **_optional(image)},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
         }
     )
     kind = "application/vnd.oci.image"
@@ -239,14 +334,14 @@ def oci_archive(image: Image, layer: bytes) -> bytes:
             "schemaVersion": 2,
             "mediaType": f"{kind}.manifest.v1+json",
             "config": _descriptor(f"{kind}.config.v1+json", config),
-            "layers": [_descriptor(f"{kind}.layer.v1.tar", layer)],
+            "layers": [_descriptor(f"{kind}.layer.v1.tar", layer) for layer in layers],
         }
     )
     named = _descriptor(f"{kind}.manifest.v1+json", manifest)
     named["annotations"] = {"io.containerd.image.name": image.reference}
     index = _json({"schemaVersion": 2, "manifests": [named]})
     files = {"index.json": index, "oci-layout": _json({"imageLayoutVersion": "1.0.0"})}
-    for blob in (config, manifest, layer):
+    for blob in (config, manifest, *layers):
         files["blobs/sha256/" + _digest(blob).removeprefix("sha256:")] = blob
     entries: list[tuple[tarfile.TarInfo, bytes]] = []
     for path, content in sorted(files.items()):
@@ -254,6 +349,11 @@ def oci_archive(image: Image, layer: bytes) -> bytes:
         info.size, info.mode = len(content), 0o644
         entries.append((info, content))
     return _tar(entries)
+
+
+def _optional(image: Image) -> dict[str, Any]:
+    found = {"Labels": dict(image.labels), "User": image.user}
+    return {key: value for key, value in found.items() if value}
 
 
 def _environment(image: Image) -> list[str]:

@@ -1,7 +1,7 @@
 """Nodes that exist only in the API: KWOK plays the kubelet for any number of them.
 
-The scheduler, the controllers and our own code cannot tell them from real ones; their pods are "Running"
-without a container. For what needs a container, use a real node.
+The scheduler, the controllers and our own code cannot tell them from real nodes. Their pods are "Running" without a
+container; a test that needs a container uses a real node.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ MANAGED = "kwok.x-k8s.io/node"
 TAINT = Taint(key=MANAGED, value="fake", effect="NoSchedule")
 TOLERATION = Toleration(key=MANAGED, operator="Exists", effect="NoSchedule")
 READY_DEADLINE_S = 60.0
-# Requests in flight while nodes are made; the API server's limits allow far more.
+# Concurrent requests while nodes are created; the API server's limits allow far more.
 CONCURRENCY = 8
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 
@@ -41,12 +41,12 @@ RULES = [
         verbs=["get", "list", "watch", "create", "patch", "update"],
     ),
 ]
-"""What the controller may do; an identity of its own keeps it from hiding what others may not."""
+"""Permissions of the controller. It has an identity of its own, so that it does not hide missing ones of others."""
 
 
 @dataclass(frozen=True)
 class KwokNodes:
-    """Nodes made by one call, and what a pod needs in order to land on one of them."""
+    """The nodes of one call, and what a pod needs to be scheduled on one of them."""
 
     names: tuple[str, ...]
     selector: Mapping[str, str]
@@ -54,7 +54,7 @@ class KwokNodes:
 
 
 def controller(record: Record, pki: Pki, binaries: Path) -> Process:
-    """The program that keeps the nodes Ready and moves their pods along."""
+    """Create the process that keeps the nodes Ready and advances their pods."""
     plan = record.plan
     flags = {
         "kubeconfig": str(pki.kwok),
@@ -62,8 +62,8 @@ def controller(record: Record, pki: Pki, binaries: Path) -> Process:
         "manage-all-nodes": "false",
         "manage-nodes-with-annotation-selector": f"{MANAGED}=fake",
         "node-lease-duration-seconds": "40",
-        # Nobody listens there; asking such a node for logs fails on this machine instead of elsewhere.
-        "node-ip": plan.nobody,
+        # No server listens there; requesting logs of such a node fails on this machine and not on another one.
+        "node-ip": plan.unused,
         "cidr": plan.pods(0),
     }
     return Process(
@@ -84,7 +84,7 @@ def create_nodes(
     annotations: Callable[[str], Mapping[str, str]],
     taints: tuple[Taint, ...],
 ) -> None:
-    """Create the nodes and wait until the controller has made all Ready; each has annotations of its own."""
+    """Create the nodes, each with its own annotations, and wait until the controller has made all Ready."""
     capacity = {**CAPACITY, **resources}
 
     def create(name: str) -> None:
@@ -113,7 +113,7 @@ def create_nodes(
         f"{len(names)} KWOK nodes to be Ready",
         all_ready,
         READY_DEADLINE_S,
-        every_s=max(0.1, len(names) / 2000),  # listing thousands of nodes is work for both sides
+        every_s=max(0.1, len(names) / 2000),  # listing thousands of nodes is expensive
         last_state=lambda: f"not Ready: {sorted(wanted - _ready(client))[:10]}\n{controller.tail(10)}",
     )
 
@@ -127,7 +127,7 @@ def delete_nodes(client: Client, names: tuple[str, ...]) -> None:
 
 
 def readiness(client: Client) -> dict[str, bool]:
-    """Every node of the cluster, and whether it says it is Ready."""
+    """Read for every node of the cluster whether it is Ready."""
     found: dict[str, bool] = {}
     for node in list_all(client, Node):
         conditions = (node.status.conditions if node.status else None) or []

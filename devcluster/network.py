@@ -1,14 +1,14 @@
-"""Addresses of a cluster: which ones it uses, how they are made and how they are removed.
+"""Addresses of a cluster: which ones it uses, and how they are created and removed.
 
 Everything follows from the cluster's number, so two clusters cannot collide:
 
     127.0.0.1:20000+100*number ...   control plane
-    10.213.<number>.<node>           a node: a kubelet refuses to live on a loopback address, so each gets
-                                     one of its own, which is put on the loopback interface all the same
+    10.213.<number>.<node>           a node; the kubelet refuses loopback addresses, so each node gets
+                                     another one, which is still on the loopback interface
     10.214.<16*number+node>.0/24     the node's pods
-    10.215.<number>.0/24             services; .1 is the API server as pods see it
+    10.215.<number>.0/24             services; .1 is the API server for pods
 
-"Unreachable" routes for these ranges keep packets to a pod that is gone on this machine.
+"Unreachable" routes for these ranges keep packets to removed pods on this machine.
 """
 
 import json
@@ -20,10 +20,10 @@ from pathlib import Path
 
 from devcluster.errors import DevclusterError
 
-# Sixteen clusters of fifteen real nodes fit into one /16 of pods, and not even that many into a machine.
+# Sixteen clusters of fifteen real nodes fit into one /16 of pods; no machine can run that many.
 CLUSTERS_MAX = 16
 NODES_MAX = 15
-# Below the range that Linux takes ephemeral ports from (32768 and up).
+# Below Linux's range of ephemeral ports (32768 and up).
 FIRST_PORT = 20000
 PORTS_PER_CLUSTER = 100
 
@@ -38,7 +38,7 @@ class AddressPlan:
 
     @property
     def api_service(self) -> str:
-        """The first service address, which Kubernetes gives to the API server."""
+        """The first service address, which Kubernetes assigns to the API server."""
         return f"10.215.{self.number}.1"
 
     @property
@@ -54,8 +54,8 @@ class AddressPlan:
         return f"10.213.{self.number}.0/24"
 
     @property
-    def nobody(self) -> str:
-        """An address that no node gets: KWOK's nodes pretend to live there."""
+    def unused(self) -> str:
+        """An address that no node gets: KWOK nodes report it as theirs."""
         return f"10.213.{self.number}.254"
 
     @property
@@ -69,12 +69,12 @@ class AddressPlan:
         return f"10.213.{self.number}.{ordinal}"
 
     def pods(self, ordinal: int) -> str:
-        """The range of the pods on that node."""
+        """The address range of the pods on that node."""
         return f"10.214.{self.number * 16 + ordinal}.0/24"
 
 
 def free_number(taken: set[int]) -> int:
-    """A number that is neither taken nor, for all the machine's routes tell, used by somebody unknown."""
+    """Return a number that no cluster has and that, by the machine's routes, nothing else uses."""
     routes = _ip("route", "show").split()
     for number in range(CLUSTERS_MAX):
         if number not in taken and AddressPlan(number).node_range not in routes:
@@ -83,7 +83,7 @@ def free_number(taken: set[int]) -> int:
 
 
 def free_port(number: int, taken: set[int]) -> int:
-    """A port of the cluster's hundred that nobody listens on (somebody else's server may)."""
+    """Return one of the cluster's hundred ports on which no process listens."""
     first = FIRST_PORT + number * PORTS_PER_CLUSTER
     for port in range(first, first + PORTS_PER_CLUSTER):
         if port not in taken and _is_free(port):
@@ -106,7 +106,7 @@ def add_address(address: str) -> None:
 
 
 def remove_address(address: str) -> None:
-    with suppress(DevclusterError):  # it may never have been made: the record is written first
+    with suppress(DevclusterError):  # it may not exist, because the record is written first
         _ip("address", "del", f"{address}/32", "dev", "lo")
 
 
@@ -119,8 +119,19 @@ def remove_unreachable(destination: str) -> None:
         _ip("route", "del", "unreachable", destination)
 
 
+def route_here(destination: str) -> None:
+    """Make all addresses of a range this machine's own, so that a process can listen on each."""
+    remove_unreachable(destination)
+    _ip("route", "replace", "local", destination, "dev", "lo")
+
+
+def unroute_here(destination: str) -> None:
+    with suppress(DevclusterError):
+        _ip("route", "del", "local", destination, "dev", "lo")
+
+
 def remove_pod_links(pod_range: str) -> None:
-    """Remove the host's ends of pods' cables; the kernel would do it too, but some time later."""
+    """Remove the host's ends of pods' links; the kernel would remove them later."""
     routes: list[dict[str, str]] = json.loads(_ip("-json", "route", "show", "root", pod_range) or "[]")
     for link in sorted({route["dev"] for route in routes if route.get("dev", "").startswith("veth")}):
         with suppress(DevclusterError):
@@ -128,7 +139,7 @@ def remove_pod_links(pod_range: str) -> None:
 
 
 def forwarding() -> str:
-    """Whether the machine forwards packets; the CNI plugin that connects pods switches it on."""
+    """Whether the machine forwards packets; the CNI plugin that connects pods enables it."""
     return FORWARDING.read_text().strip()
 
 

@@ -1,11 +1,11 @@
 """A real node: a kubelet and a containerd that share a mount namespace, as they would share a machine.
 
-Kubelets have paths that no flag moves (the device plugins' folder is one), so every node gets folders of its
-own over /run, /var/lib and /var/log. They are ordinary folders of the cluster: from outside, a node's
-`/var/lib/kubelet` is `<node folder>/var/lib/kubelet`, and unix sockets in it can be used from there.
+Some of the kubelet's paths are fixed (the directory of device plugins is one), so every node has directories of its
+own mounted over /run, /var/lib and /var/log. They are ordinary directories of the cluster: from outside, a node's
+`/var/lib/kubelet` is `<node directory>/var/lib/kubelet`, and its unix sockets can be used from there.
 
-A small process keeps the namespace alive, so that kubelet and containerd can die and be started again; when
-the last process in it ends, all mounts go with it.
+A small process keeps the namespace alive, so that kubelet and containerd can be killed and restarted. When the last
+process in the namespace ends, the kernel removes all its mounts.
 """
 
 import json
@@ -30,7 +30,7 @@ CNI_PLUGINS = Path("/usr/lib/cni")
 KUBELET_PORT = 10250
 PRIVATE_FOLDERS = ("run", "var/lib", "var/log")
 
-# The kubelet insists on these values; the node gets files that hold them, the machine keeps its own.
+# The kubelet requires these values; the node gets files that contain them, the machine keeps its own.
 _KERNEL_SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -42,7 +42,7 @@ _KERNEL_SETTINGS = {
 
 
 class Node:
-    """One real node. `kubelet` and `containerd` may be killed and started again by tests."""
+    """One real node. Tests may kill `kubelet` and `containerd` and start them again."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Node:
         labels: Mapping[str, str],
         feature_gates: Mapping[str, bool],
     ) -> None:
-        """`kube` and `containerd` are the folders of the programs."""
+        """`kube` and `containerd` are the directories of the programs."""
         self.name = name
         ordinal = record.nodes.index(name) + 1
-        self.folder = record.folder / f"n{ordinal}"  # short: paths of sockets end at 107 characters
+        self.folder = record.folder / f"n{ordinal}"  # short, because socket paths are limited to 107 characters
         self._record = record
         self._pki = pki
         self._programs = containerd
@@ -87,12 +87,12 @@ class Node:
 
     @property
     def device_plugins_dir(self) -> Path:
-        """Where device plugins listen, and where the kubelet's `kubelet.sock` waits for them."""
+        """The directory of device plugins' sockets and of the kubelet's `kubelet.sock`."""
         return self.kubelet_dir / "device-plugins"
 
     @property
     def plugins_registry_dir(self) -> Path:
-        """Where DRA drivers put their registration sockets."""
+        """The directory of DRA drivers' registration sockets."""
         return self.kubelet_dir / "plugins_registry"
 
     @property
@@ -109,14 +109,14 @@ class Node:
         return self.folder / "run/containerd/containerd.sock"
 
     def start_runtime(self) -> None:
-        """Make the node's folders, address and namespace, and start containerd in it."""
+        """Create the node's directories, address and namespace, and start containerd in it."""
         self._record.add_address(self.address)
         self._boot()
 
     def power_off(self, *, keep: Sequence[str] = ()) -> None:
-        """All that runs on the node ends at once, and what no reboot leaves is gone: /run, mounts, cgroups, links.
+        """Kill all that runs on the node and remove what a reboot does not keep: /run, mounts, cgroups, links.
 
-        `keep` names folders of /run that this node has on a disk, as some distributions do with some of them.
+        `keep` names directories of /run that this node has on disk, as in some distributions.
         """
         mounts = os.readlink(f"/proc/{self.holder.pid}/ns/mnt")
         until(
@@ -135,21 +135,21 @@ class Node:
                 entry.unlink()
 
     def power_on(self) -> None:
-        """Start it again, up to its kubelet; its disk is as it was."""
+        """Start the node again, including its kubelet, with its disk unchanged."""
         self._boot()
         self.kubelet.start()
 
     def pids(self) -> list[int]:
-        """Every process of its pods."""
+        """Return every process of the node's pods."""
         return self._record.cgroup.pids(self.name)
 
     @property
     def pod_cgroups(self) -> Path:
-        """Where the kernel has the processes of its pods, by pod and container."""
+        """The cgroup with the processes of the node's pods, by pod and container."""
         return self._record.cgroup.node_folder(self.name)
 
     def _kill_all(self, mounts: str) -> bool:
-        """Those of pods are in its cgroup; all others, shims and what a person started, see its mounts."""
+        """Kill pods' processes by their cgroup and all others, such as shims, by their mount namespace."""
         found = {*self.pids(), *_in_namespace(mounts)}
         for pid in found:
             with suppress(ProcessLookupError):
@@ -171,10 +171,16 @@ class Node:
         )
 
     def import_image(self, archive: Path, image: Image) -> None:
-        """Give the node an image, as a pull would."""
+        """Import an image into the node, as a pull would."""
         done = self.ctr("--namespace=k8s.io", "images", "import", str(archive))
         if done.returncode != 0:
             raise RuntimeError(f"ctr images import of {image.reference}: {done.stderr.strip()}")
+
+    def tag_image(self, image: Image, *references: str) -> None:
+        """Give an imported image other names as well."""
+        done = self.ctr("--namespace=k8s.io", "images", "tag", "--force", image.reference, *references)
+        if done.returncode != 0:
+            raise RuntimeError(f"ctr images tag of {image.reference}: {done.stderr.strip()}")
 
     def ctr(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run containerd's own client against this node."""
@@ -182,12 +188,12 @@ class Node:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def run_inside(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command that sees the node's folders where the node has them."""
+        """Run a command that sees the node's directories at their usual paths."""
         enter = ["nsenter", "--mount", f"--target={self.holder.pid}", "--"]
         return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
 
     def new_process(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> Process:
-        """A further program on this node, such as an agent; it sees the node's folders where the node has them."""
+        """Prepare another program on this node; it sees the node's directories at their usual paths."""
         process = self._process(name, command, inside=True, environment=environment)
         self._added.append(process)
         return process
@@ -242,7 +248,7 @@ class Node:
         for path in PRIVATE_FOLDERS:
             covered = self.folder / path
             for needed in self._visible:
-                if needed.is_relative_to(f"/{path}"):  # say, a home folder below /var/lib
+                if needed.is_relative_to(f"/{path}"):  # for example a home directory below /var/lib
                     inner = covered / needed.relative_to(f"/{path}")
                     lines += [f"mkdir -p {_q(inner)}", f"mount --bind {_q(needed)} {_q(inner)}"]
             lines.append(f"mount --rbind {_q(covered)} /{path}")
@@ -316,12 +322,12 @@ conf_dir = "{self._etc}/cni"
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._record.cgroup.name}/{self.name}",
             "failCgroupV1": False,
-            # Ten times the default: tests wait for what a node reports.
+            # Ten times as often as by default, because tests wait for what a node reports.
             "nodeStatusUpdateFrequency": "1s",
             "failSwapOn": False,
             "enforceNodeAllocatable": [],
             "oomScoreAdj": 0,
-            # The machine is not the node's: its full disk must not evict a test's pods.
+            # The machine has other users: its full disk must not evict a test's pods.
             "evictionHard": {},
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": False,
@@ -333,7 +339,7 @@ conf_dir = "{self._etc}/cni"
 
 
 def _in_namespace(namespace: str) -> set[int]:
-    """All processes in a mount namespace."""
+    """Return all processes in a mount namespace."""
     found: set[int] = set()
     for entry in Path("/proc").iterdir():
         with suppress(OSError):

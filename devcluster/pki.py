@@ -1,4 +1,4 @@
-"""Who is who in a cluster: every certificate and kubeconfig, made before the first component starts."""
+"""The identities of a cluster: every certificate and kubeconfig, created before the first component starts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ KWOK_USER = "kwok-controller"
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """What the API server is started with."""
+    """The files with which the API server is started."""
 
     api: KeyPair
     etcd: KeyPair
@@ -22,7 +22,7 @@ class ServerFiles:
 
 
 class Pki:
-    """The authorities of one cluster and what they have signed."""
+    """The CAs of one cluster and what they have signed."""
 
     def __init__(self, folder: Path, server: str, api_hosts: tuple[str, ...]) -> None:
         """`server` is the address in kubeconfigs; `api_hosts` are all names of the API server."""
@@ -46,14 +46,14 @@ class Pki:
         self.admin = self.kubeconfig("admin", ("system:masters",), file=folder / "admin.kubeconfig")
 
     def kubeconfig(self, user: str, groups: tuple[str, ...] = (), *, file: Path | None = None) -> Path:
-        """A kubeconfig for any user: for a component, or for a test that asks what this user may do."""
+        """Write a kubeconfig for any user: a component, or a user whose permissions a test checks."""
         name = user.replace(":", "_")
         pair = self.cluster.client(user, groups, file=name)
         target = file or self._folder / f"{name}.kubeconfig"
         return write_kubeconfig(target, self._server, self.cluster.certificate, pair, user)
 
     def node_kubeconfig(self, node: str) -> Path:
-        """The identity that the Node authorizer and NodeRestriction hold to its own node."""
+        """Write a node's kubeconfig; the Node authorizer and NodeRestriction limit it to its own objects."""
         return self.kubeconfig(f"system:node:{node}", ("system:nodes",))
 
     def node_server(self, node: str, address: str) -> KeyPair:

@@ -1,11 +1,13 @@
-"""milligpu itself on a cluster: the scheduler service, and on each real node software GPUs and the agent.
+"""milligpu on a cluster: the scheduler service, and on each real node software GPUs and the agent.
 
-All run under the accounts and policies that a cluster of users would have.
+All run with the service accounts and admission policies of a production cluster.
 """
 
+import random
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,47 +18,50 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Node as KubeNode
 from lightkube.resources.core_v1 import Pod
 
-from devcluster import images
+from devcluster import images, network
 from devcluster.cluster import Cluster
 from devcluster.controlplane import DEFAULT_SCHEDULER
 from devcluster.node import Node
 from devcluster.pods import pod
 from devcluster.process import Process
 from devcluster.wait import until
+from milligpu.manifests.bundle import cluster_manifests
+from milligpu.manifests.kube_scheduler import in_default_scheduler
+from milligpu.manifests.rbac import AGENT, SCHEDULER
+from milligpu.manifests.webhook_configuration import WebhookAddress
 from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.units import Mib, parse_quantity
-from milligpu.scheduler.config import in_default_scheduler
-from milligpu.scheduler.manifests import AGENT, SCHEDULER, manifests
-from milligpu.scheduler.webhook_objects import Target
-from milligpu.softgpu.start import Places, client_environment
-from milligpu.wire.inventory import decode_inventory, encode_inventory
+from milligpu.softgpu.start import SoftgpuPaths, client_environment
+from milligpu.wire.driver import gpus_of_node
+from milligpu.wire.inventory import encode_inventory
 
 READY_DEADLINE_S = 60.0
 NAMESPACE = "milligpu"
-CARDS = Path("/run/milligpu/softgpu")
-"""Where a node has its cards' sockets."""
+SOFTGPU_FOLDER = Path("/run/milligpu/softgpu")
+"""The directory of the software GPUs' sockets on a node."""
 # NVRTC 13 compiles for Ampere and later.
 MODEL = "A100-40GB"
-# Longer than anybody keeps a cluster that is for trying things.
+# Longer than a cluster for trying things out is kept.
 _TOKEN_DURATION = "8760h"
-_PROGRAM = Path(sys.executable).with_name("milligpu")
+PROGRAM = Path(sys.executable).with_name("milligpu")
+"""Today's `milligpu`."""
 
 
 @dataclass
 class Platform:
-    """milligpu on a cluster; a test may kill, stop and start its parts."""
+    """milligpu on a cluster; a test may kill, stop and start its components."""
 
     cluster: Cluster
     service: "SchedulerService"
     nodes: "list[GpuNode]"
 
     def start_scheduler(self) -> None:
-        """The default scheduler, which asks our service."""
+        """Start the default scheduler with our service as its extender."""
         self.cluster.control_plane.start_scheduler(in_default_scheduler(self.service.url))
 
     def add(self, node: Node, *arguments: str, devices: int, model: str = MODEL) -> "GpuNode":
-        """Give a real node cards and an agent, whose account is bound to it; `arguments` are the agent's."""
+        """Add software GPUs and an agent to a real node; `arguments` are passed to the agent."""
         bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}")
         kubeconfig = account_kubeconfig(self.cluster, AGENT, *bound)
         made = GpuNode(self.cluster, node, *arguments, devices=devices, model=model, kubeconfig=kubeconfig)
@@ -65,11 +70,11 @@ class Platform:
 
 
 def install_platform(cluster: Cluster, *arguments: str, devices: int) -> Platform:
-    """Bring a cluster to the point where pods that ask for a share run on one; `arguments` are the agents'."""
+    """Install everything that a pod needs to run on a share; `arguments` are passed to the agents."""
     webhook = free_port()
-    install(cluster, webhook=Target(NAMESPACE, url=f"https://127.0.0.1:{webhook}"))
+    install(cluster, webhook=WebhookAddress(NAMESPACE, url=f"https://127.0.0.1:{webhook}"))
     kubeconfig = account_kubeconfig(cluster, SCHEDULER)
-    # The only one: when it is started again it need not wait until its own lease ends.
+    # With a fixed identity, a restarted service need not wait until its own leader Lease expires.
     options = ("--namespace", NAMESPACE, "--webhook-port", str(webhook), "--identity", "the-only-one")
     service = SchedulerService(cluster, "milligpu-scheduler", *options, kubeconfig=kubeconfig)
     platform = Platform(cluster, service.start().wait_ready(), [])
@@ -81,23 +86,25 @@ def install_platform(cluster: Cluster, *arguments: str, devices: int) -> Platfor
     return platform
 
 
-def imagined_cards(node: str) -> dict[str, str]:
-    """The annotation of a KWOK node: eight GPUs that only the control plane believes in."""
-    cards = (Gpu(f"GPU-{node}-{at}", "Tesla V100-SXM2-16GB", Mib(16384)) for at in range(8))
-    return {names.INVENTORY: encode_inventory(cards)}
+def kwok_inventory(node: str) -> dict[str, str]:
+    """The inventory annotation of a KWOK node: eight GPUs that exist only in the API."""
+    gpus = (Gpu(f"GPU-{node}-{at}", "Tesla V100-SXM2-16GB", Mib(16384)) for at in range(8))
+    return {names.INVENTORY: encode_inventory(gpus)}
 
 
 class SchedulerService:
-    """`milligpu scheduler serve` as a process of the cluster's; a test may kill, stop and start it."""
+    """`milligpu scheduler serve` as a process of the cluster; a test may kill, stop and start it."""
 
     def __init__(self, cluster: Cluster, name: str, *arguments: str, kubeconfig: Path | None = None) -> None:
         self.cluster = cluster
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = [str(_PROGRAM), "scheduler", "serve"]
+        command = [str(PROGRAM), "scheduler", "serve"]
         command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig), "--port", str(self.port)]
-        command += ["--namespace", "default", *arguments]
-        self.process: Process = cluster.new_process(name, command)
+        self._command = [*command, "--namespace", "default", *arguments]
+        self._name = name
+        self.process: Process = cluster.new_process(name, self._command)
+        self._replaced = 0
 
     def start(self) -> "SchedulerService":
         self.process.start()
@@ -106,17 +113,29 @@ class SchedulerService:
     def wait_ready(self) -> "SchedulerService":
         def ready() -> bool:
             self.process.must_run()
-            return httpx2.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            status = httpx2.get(f"{self.url}/leading", timeout=5).status_code
+            # 0.1.0 has no such page: there only the leader is ready.
+            return status == 200 or (
+                status == 404 and httpx2.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            )
 
         until("the scheduler service", ready, READY_DEADLINE_S, retry=(httpx2.TransportError,))
         return self
+
+    def replace(self, program: Path = PROGRAM) -> "SchedulerService":
+        """Stop the service and start it again with another version's program."""
+        self.process.stop()
+        self._replaced += 1
+        name = f"{self._name}-{self._replaced}"
+        self.process = self.cluster.new_process(name, [str(program), *self._command[1:]])
+        return self.start().wait_ready()
 
     def post(self, verb: str, body: object, timeout: float = 30) -> Any:
         return httpx2.post(f"{self.url}/{verb}", json=body, timeout=timeout).json()
 
 
 class GpuNode:
-    """The cards and the agent of one real node; a test may kill and start the agent."""
+    """The software GPUs and the agent of one real node; a test may kill and start the agent."""
 
     def __init__(
         self,
@@ -129,62 +148,71 @@ class GpuNode:
     ) -> None:
         self.cluster = cluster
         self.node = node
-        self._fleet = (devices, model)
-        self._start_cards()
+        self._spec = (devices, model)
+        self._start_gpus()
         self.url = f"http://{node.address}:{free_port()}"
         self.kubeconfig = kubeconfig or cluster.kubeconfig
         self._agents = 0
-        self.agent = self.beside(*arguments)
+        self.agent = self.new_agent(*arguments)
 
-    def beside(self, *arguments: str) -> Process:
-        """Another agent for this node, not started."""
+    def new_agent(self, *arguments: str, program: Path = PROGRAM) -> Process:
+        """Prepare another agent for this node, without starting it."""
         self._agents += 1
         name = "agent" if self._agents == 1 else f"agent-{self._agents}"
-        command = [str(_PROGRAM), "agent", "--node", self.node.name, "--listen", self.url.removeprefix("http://")]
+        command = [str(program), "agent", "--node", self.node.name, "--listen", self.url.removeprefix("http://")]
         command += ["--kubeconfig", str(self.kubeconfig), *arguments]
         return self.node.new_process(name, command, self.environment())
 
-    def upgrade(self, *arguments: str) -> "GpuNode":
-        """Start another agent beside the one that runs, and stop that when the new one has taken over."""
-        self.url = f"http://{self.node.address}:{free_port()}"  # whoever answers there is the new one
-        old, self.agent = self.agent, self.beside(*arguments)
+    def upgrade(self, *arguments: str, program: Path = PROGRAM) -> "GpuNode":
+        """Start a new agent next to the running one, and stop the old one when the new one has taken over.
+
+        `program` may be another version's.
+        """
+        self.url = f"http://{self.node.address}:{free_port()}"  # only the new agent listens there
+        old, self.agent = self.agent, self.new_agent(*arguments, program=program)
         self.start()
         old.stop()
         return self
 
-    def _start_cards(self) -> None:
-        devices, model = self._fleet
-        self.node.run_inside("mkdir", "-p", str(CARDS.parent))
-        cache = Places.from_env({"HOME": str(Path.home())}).cache
+    def restart(self) -> "GpuNode":
+        """Stop the agent, then start another one: unlike in an upgrade, the kubelet never knows two at once."""
+        self.agent.stop()
+        self.agent = self.new_agent()
+        return self.start()
+
+    def _start_gpus(self) -> None:
+        devices, model = self._spec
+        self.node.run_inside("mkdir", "-p", str(SOFTGPU_FOLDER.parent))
+        cache = SoftgpuPaths.from_env({"HOME": str(Path.home())}).cache
         done = self.node.run_inside(
-            *(sys.executable, "-m", "milligpu.softgpu.daemon", str(CARDS), "--cache", str(cache)),
+            *(sys.executable, "-m", "milligpu.softgpu.daemon", str(SOFTGPU_FOLDER), "--cache", str(cache)),
             *("--model", model, "--devices", str(devices), "--watch", str(self.node.holder.pid)),
         )
         if done.returncode:
             raise RuntimeError(f"the software GPUs of {self.node.name} did not start: {done.stderr.strip()}")
 
     def environment(self) -> Mapping[str, str]:
-        """What the agent, or any program on the node, finds the cards by."""
-        return client_environment(CARDS, {})
+        """The variables with which a program on the node, such as the agent, finds the GPUs."""
+        return client_environment(SOFTGPU_FOLDER, {})
 
     @property
-    def cards(self) -> Path:
-        """The cards' folder, from outside the node."""
-        return self.node.folder / CARDS.relative_to("/")
+    def softgpu_folder(self) -> Path:
+        """The directory of the GPUs' sockets, from outside the node."""
+        return self.node.folder / SOFTGPU_FOLDER.relative_to("/")
 
     def start(self) -> "GpuNode":
-        """Start the agent, and wait until the kubelet counts its shares."""
+        """Start the agent and wait until the kubelet reports its device slots."""
         self.agent.start()
         return self.wait_ready()
 
     def power_on(self) -> None:
-        """Start a node that was powered off, with its cards and its agent."""
+        """Start a node that was powered off, with its GPUs and its agent."""
         self.node.power_on()
-        self._start_cards()
+        self._start_gpus()
         self.agent.start()
 
     def wait_ready(self) -> "GpuNode":
-        """Wait until the kubelet counts its shares."""
+        """Wait until the kubelet reports the agent's device slots."""
         until(
             f"{self.node.name} to have shares",
             self._is_ready,
@@ -200,43 +228,49 @@ class GpuNode:
         return registered and self.allocatable(names.VGPU) > 0 and bool(self.inventory())
 
     def page(self, path: str) -> str:
-        """What the agent serves there."""
+        """Fetch a page of the agent's HTTP server."""
         return httpx2.get(f"{self.url}/{path}", timeout=5).text
 
     def allocatable(self, resource: str) -> int:
-        """How many slots the kubelet offers."""
+        """The number of device slots that the kubelet reports."""
         found = self._object()["status"].get("allocatable", {})
         return int(parse_quantity(resource, found.get(resource, "0")))
 
     def inventory(self) -> tuple[Gpu, ...]:
-        """The cards as the node's annotation has them."""
-        text: str | None = self._object()["metadata"].get("annotations", {}).get(names.INVENTORY)
-        return decode_inventory(text) if text else ()
+        """The GPUs in the node's annotations, with the driver's versions."""
+        return gpus_of_node(self._object()["metadata"].get("annotations", {}))
 
     def _object(self) -> dict[str, Any]:
         found: Any = self.cluster.client.get(KubeNode, self.node.name)
         return found.to_dict()
 
 
-def install(cluster: Cluster, namespace: str = NAMESPACE, webhook: Target | None = None) -> None:
-    """Apply what `milligpu scheduler manifests` prints, and wait until the policies are in force."""
-    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests(namespace, webhook)))
+def install(
+    cluster: Cluster, namespace: str = NAMESPACE, webhook: WebhookAddress | None = None, *, mutating: bool = True
+) -> None:
+    """Apply what `milligpu manifests --no-workloads` prints, and wait until the admission policies are in force.
+
+    Without `mutating` as on a Kubernetes before 1.36.
+    """
+    objects = cluster_manifests(namespace, webhook, mutating=mutating)
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
     forged = pod("forged", annotations={names.GRANT: "{}"})
 
     def refused() -> bool:
         try:
-            # The webhook, which does not answer yet, has no say there.
+            # The webhook, which does not run yet, is not called for this namespace.
             cluster.client.create(forged, namespace="kube-system")
         except ApiError as error:
             return "may write" in str(error)
-        cluster.client.delete(Pod, "forged", namespace="kube-system")
+        with suppress(ApiError):  # it may be gone already, if the client had to send this twice
+            cluster.client.delete(Pod, "forged", namespace="kube-system", grace_period=0)
         return False
 
     until("the policies to be in force", refused, 30)
 
 
 def account_kubeconfig(cluster: Cluster, account: str, *bound: str, namespace: str = NAMESPACE) -> Path:
-    """A kubeconfig with a service account's token; `bound` are further arguments of `kubectl create token`."""
+    """Write a kubeconfig with a service account's token; `bound` are arguments of `kubectl create token`."""
     duration = f"--duration={_TOKEN_DURATION}"
     token = cluster.kubectl("create", "token", account, "-n", namespace, duration, *bound).strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())
@@ -247,7 +281,13 @@ def account_kubeconfig(cluster: Cluster, account: str, *bound: str, namespace: s
 
 
 def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that is free at the moment.
+
+    Below the ports of clusters and those that Linux gives to connections: between this look and the start of the
+    program that is to listen there, any connection on the machine could take one of the latter.
+    """
+    while True:
+        port = random.randrange(10000, network.FIRST_PORT)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -1,4 +1,4 @@
-"""Short words for what tests do with pods all the time."""
+"""Helpers for what tests often do with pods."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def pod(
     image: str = BASE.reference,
     **spec: Any,
 ) -> Pod:
-    """A pod with one container; `spec` takes any other field of the pod's spec."""
+    """Build a pod with one container; `spec` takes any other field of the pod's spec."""
     container = Container(
         name="main",
         image=image,
@@ -50,7 +50,7 @@ def node_name(pod: Pod) -> str:
 def wait_for_phase(
     cluster: Cluster, namespace: str, name: str, *phases: str, deadline_s: float = RUN_DEADLINE_S
 ) -> Pod:
-    """Wait until the pod is in one of the phases; a pod that ended in another one ends the wait, too."""
+    """Wait until the pod is in one of the phases; raise if it ends in another one."""
 
     def probe() -> Pod | None:
         found = cluster.client.get(Pod, name, namespace=namespace)
@@ -70,7 +70,7 @@ def wait_for_phase(
 
 
 def why_unscheduled(pod: Pod) -> str:
-    """What the scheduler says about a pod that it could not place; empty when it said nothing."""
+    """The scheduler's message about a pod that it could not place; empty if there is none."""
     for condition in (pod.status.conditions if pod.status else None) or []:
         if condition.type == "PodScheduled" and condition.status == "False":
             return condition.message or ""

@@ -1,4 +1,4 @@
-"""One program of a cluster: started into the cluster's cgroup, with a log, and started again the same way."""
+"""One program of a cluster: runs in the cluster's cgroup, has a log, and can be restarted unchanged."""
 
 import os
 import signal
@@ -12,15 +12,15 @@ from devcluster.errors import DevclusterError
 
 STOP_DEADLINE_S = 10.0
 
-# Joins the cgroup before the program exists, so that not even its first child can be outside.
+# Joins the cgroup before the program starts, so that even its first child is inside.
 _LAUNCHER = 'echo 0 > "$1" && shift && exec "$@"'
 
-# Proxies, language and the like of the caller must not reach the cluster's programs.
+# The caller's environment, such as proxies and language, must not reach the cluster's programs.
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 
 
 class Process:
-    """A program that tests may kill and start again; its command line, and so its ports, stay the same."""
+    """A program that tests may kill and start again with the same command line, and so the same ports."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Process:
         environment: Mapping[str, str] | None = None,
         mount_namespace: Callable[[], int] | None = None,
     ) -> None:
-        """`mount_namespace` gives the pid of a process whose mounts this one shall see."""
+        """`mount_namespace` returns the PID of a process whose mounts this one shares."""
         self.name = name
         self.log = log
         self._command = list(command)
@@ -52,7 +52,7 @@ class Process:
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Start it, or start it again after it died; the log goes on in the same file."""
+        """Start the program, or restart it after it ended; the log continues in the same file."""
         if self.is_running:
             return
         command = self._command
@@ -66,11 +66,11 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the caller, who then stops the cluster in order
+                start_new_session=True,  # Ctrl-C goes to the caller, which then stops the cluster in order
             )
 
     def stop(self) -> None:
-        """Ask it to end; kill it when it does not."""
+        """Terminate the program; kill it if it does not end."""
         self._signal(signal.SIGTERM)
         if self._child is not None:
             try:
@@ -79,25 +79,24 @@ class Process:
                 self.kill()
 
     def kill(self) -> None:
-        """End it as a crash would: at once, and without a chance to tidy up."""
+        """Kill the program, as a crash would: immediately and without cleanup."""
         self._signal(signal.SIGKILL)
         self.reap()
 
     def pause(self) -> None:
-        """Let it hang, as a machine without memory or a stuck disk would, until `resume`."""
+        """Stop the program with SIGSTOP, as a machine without memory or a stuck disk would, until `resume`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
         self._signal(signal.SIGCONT)
 
     def reap(self) -> None:
-        """Take note of its death, so that no zombie stays behind."""
+        """Collect the exit status of the dead process, so that no zombie remains."""
         if self._child is not None:
             self._child.wait()
 
     def must_run(self) -> None:
-        """Raise, with its last words, when it died: a wait for it would be in vain."""
+        """Raise with the end of its log if the program died, because waiting for it would be in vain."""
         if not self.is_running:
             code = self._child.returncode if self._child else "none"
             raise DevclusterError(f"{self.name} died (exit code {code})\n{self.tail(15)}")

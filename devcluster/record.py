@@ -1,8 +1,8 @@
-"""What a cluster wrote down before it made anything, and how a dead cluster is removed by that alone.
+"""The record of everything a cluster creates, by which a dead cluster can be removed.
 
-A test process can be killed at any moment. So each resource is recorded before it is made, and whoever
-starts the next cluster first removes those whose owner is gone. Stopping a cluster in the ordinary way is
-the same removal: there is only one path, and it is used all the time.
+A test process can be killed at any moment. So each resource is recorded before it is created, and the next cluster
+to start first removes those whose owner is dead. Stopping a cluster uses the same code, so it is exercised all the
+time.
 """
 
 import fcntl
@@ -24,21 +24,21 @@ from devcluster.cgroups import ClusterCgroup
 from devcluster.errors import DevclusterError
 
 FOLDER_VARIABLE = "MILLIGPU_CLUSTERS"
-# Short, because the path of a unix socket ends at 108 bytes.
+# Short, because the path of a unix socket is limited to 108 bytes.
 DEFAULT_FOLDER = "/tmp/milligpu-clusters"
 FOLDER_LENGTH_MAX = 30
-# Nodes are started by several threads, which all write down what they make.
+# Several threads start nodes, and all write to the record.
 _changing = threading.RLock()
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,14}")
 
 
 class DamagedRecord(DevclusterError):
-    """A record that no longer reads: its cluster is removed by its name alone."""
+    """A record that cannot be read; its cluster is removed by name alone."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told apart from a later one with the same pid by the moment it started."""
+    """A process, distinguished from a later one with the same PID by its start time."""
 
     pid: int
     started: int
@@ -53,16 +53,16 @@ class Owner:
 
 @dataclass
 class Record:
-    """Everything a cluster has on this machine; `folder` holds its files and this record."""
+    """Everything that a cluster has on this machine; `folder` holds its files and this record."""
 
     folder: Path
     name: str
     number: int
     boot: str
     owner: Owner | None
-    """None: the cluster was started for a person and outlives the command that started it."""
+    """None if a person started the cluster, which then outlives the command that started it."""
     identity: str = ""
-    """Tells this cluster from a later one that got the same name."""
+    """Distinguishes this cluster from a later one with the same name."""
     ports: dict[str, int] = field(default_factory=dict[str, int])
     addresses: list[str] = field(default_factory=list[str])
     routes: list[str] = field(default_factory=list[str])
@@ -77,7 +77,7 @@ class Record:
         return network.AddressPlan(self.number)
 
     def save(self) -> None:
-        """Write the record so that a reader sees the old or the new one, never half of it."""
+        """Write the record atomically."""
         with _changing:
             content = {key: value for key, value in asdict(self).items() if key != "folder"}
             draft = self.folder / "record.json.new"
@@ -86,8 +86,9 @@ class Record:
 
     @classmethod
     def load(cls, folder: Path) -> "Record":
-        """Read a record. One of another version of this code must be removable, too: extra fields are
-        skipped, missing ones are empty."""
+        """Read a record. Extra fields are skipped and missing ones are empty, so that a cluster of another version
+        of this code can be removed, too.
+        """
         try:
             content: dict[str, Any] = json.loads((folder / "record.json").read_text())
         except json.JSONDecodeError as error:
@@ -98,18 +99,18 @@ class Record:
         return cls(folder=folder, owner=Owner(**owner) if owner else None, **content)
 
     def is_abandoned(self) -> bool:
-        """Nobody will ever stop this cluster: its owner died, or the machine was started anew."""
+        """Whether no process will stop this cluster: its owner died, or the machine was rebooted."""
         if self.boot != _boot_id():
             return True
         return self.owner is not None and not self.owner.is_alive()
 
     def detach(self) -> None:
-        """From now on the cluster belongs to a person: it stays until somebody takes it down."""
+        """Hand the cluster over to a person: from now on it stays until it is removed by command."""
         self.owner = None
         self.save()
 
     def port(self, purpose: str) -> int:
-        """The port for this purpose: the same one whenever the component is started again."""
+        """Return the port for this purpose, which stays the same when the component restarts."""
         with _changing:
             if purpose not in self.ports:
                 self.ports[purpose] = network.free_port(self.number, set(self.ports.values()))
@@ -137,7 +138,7 @@ class Record:
 
 
 class Clusters:
-    """The folder of all clusters on this machine; changes happen under its lock."""
+    """The directory of all clusters on this machine; changes are made under its lock."""
 
     def __init__(self, folder: Path) -> None:
         if len(str(folder)) > FOLDER_LENGTH_MAX:
@@ -152,7 +153,7 @@ class Clusters:
         return cls(Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER))
 
     def claim(self, name: str) -> Record:
-        """Sweep what the dead left behind, then take a name and a number nobody else has."""
+        """Remove abandoned clusters, then reserve a free name and number."""
         if not NAME_PATTERN.fullmatch(name):
             raise DevclusterError(
                 f"cluster name {name!r}: want a letter, then at most 14 letters, digits or '-', in lower case"
@@ -171,7 +172,7 @@ class Clusters:
             return record
 
     def find(self, name: str) -> Record | None:
-        """The record of a cluster that is up."""
+        """Return the record of a running cluster."""
         with suppress(FileNotFoundError):
             return Record.load(self.folder / name)
         return None
@@ -181,7 +182,7 @@ class Clusters:
             return self._records()
 
     def remove(self, record: Record) -> None:
-        """Remove every trace of a cluster. Done twice, or after half of it was done, it still ends well."""
+        """Remove every trace of a cluster. Safe to repeat, also after an interrupted removal."""
         with self._locked():
             current = self.find(record.name)
             if current is not None and current.identity == record.identity:
@@ -198,7 +199,7 @@ class Clusters:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = self.folder.stat()
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            # Somebody else could swap the files that root is about to trust.
+            # Otherwise another user could replace files that root is about to trust.
             raise DevclusterError(f"{self.folder} must belong to you alone (mode 0700)", f"rm -r {self.folder}")
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -210,7 +211,7 @@ class Clusters:
     def _sweep(self) -> list[str]:
         for folder in self.folder.iterdir():
             if folder.is_dir() and not (folder / "record.json").exists():
-                _remove_folder(folder)  # died before the record was written, so before anything was made
+                _remove_folder(folder)  # its owner died before it wrote the record, so before it created anything
             elif folder.is_dir():
                 self._remove_damaged(folder)
         dead = [record for record in self._records() if record.is_abandoned()]
@@ -221,7 +222,7 @@ class Clusters:
 
     @staticmethod
     def _remove_damaged(folder: Path) -> None:
-        """Remove a cluster whose record does not read; an address may stay until its number is used again."""
+        """Remove a cluster whose record cannot be read; an address may stay until its number is used again."""
         try:
             Record.load(folder)
         except DamagedRecord:
@@ -231,12 +232,13 @@ class Clusters:
             _remove_folder(folder)
 
     def _remove(self, record: Record) -> None:
-        # Processes first: mount and network namespaces, and what is in them, go with the last process.
+        # Processes first: mount and network namespaces end with their last process.
         record.cgroup.kill()
         record.cgroup.remove()
         network.remove_pod_links(record.plan.pod_range)
         for destination in record.routes:
             network.remove_unreachable(destination)
+        network.unroute_here(record.plan.service_range)
         for address in record.addresses:
             network.remove_address(address)
         _remove_folder(record.folder)
@@ -246,7 +248,7 @@ class Clusters:
         return self.folder / ".ip-forward-before"
 
     def _remember_forwarding(self) -> None:
-        """Clusters share the machine's forwarding switch: the first notes it, the last puts it back."""
+        """Clusters share the machine's forwarding setting: the first one saves it, the last one restores it."""
         if not self._forwarding_file.exists():
             self._forwarding_file.write_text(network.forwarding())
 
@@ -257,7 +259,7 @@ class Clusters:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Remove a cluster's folder, its record last so that an interrupted removal can be taken up again."""
+    """Remove a cluster's directory, the record last, so that an interrupted removal can be resumed."""
     for mount in _mounts_below(folder):
         subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
     if _mounts_below(folder):
@@ -272,18 +274,18 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _mounts_below(folder: Path) -> list[str]:
-    """Mounts in our own namespace: nodes have theirs elsewhere, so normally there are none."""
+    """Mounts in our own namespace; normally there are none, because nodes have their own."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [mount for mount in reversed(mounts) if mount.startswith(f"{folder}/")]
 
 
 def _started(pid: int) -> int | None:
-    """When the process started, in ticks since boot; None when there is no such process."""
+    """When the process started, in ticks since boot; None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat.rpartition(")")[2].split()  # the name before it may contain anything
+    fields = stat.rpartition(")")[2].split()  # the process name before it may contain any character
     state, started = fields[0], int(fields[19])
     return None if state == "Z" else started
 

@@ -1,4 +1,4 @@
-"""Progress for a person: lines on stderr, so that stdout stays free for what is to be pasted."""
+"""Progress messages on stderr, so that stdout contains only the line to paste."""
 
 import sys
 from collections.abc import Callable
@@ -11,5 +11,5 @@ def to_stderr(line: str) -> None:
 
 
 def to_nobody(line: str) -> None:
-    """For callers who only want to hear of errors."""
+    """Discard progress messages."""
     del line

@@ -1,4 +1,4 @@
-"""What the machine must have before a cluster can start, checked first so that a lack is one clear line."""
+"""Check what the machine must have before a cluster can start, so that a missing tool is one clear message."""
 
 import os
 import shutil
@@ -19,15 +19,15 @@ PLUGINS = {"ptp": "containernetworking-plugins", "host-local": "containernetwork
 
 
 def packages() -> tuple[str, ...]:
-    """The Debian packages named in packages.txt."""
+    """The Debian packages listed in packages.txt."""
     lines = (line.strip() for line in PACKAGES_FILE.read_text().splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
 def check(*, real_nodes: bool) -> None:
-    """Raise when this user or this machine cannot run a cluster."""
+    """Raise if this user or this machine cannot run a cluster."""
     if os.geteuid() != 0:
-        raise DevclusterError("a cluster needs root: it makes cgroups, mounts and addresses", "run this with sudo")
+        raise DevclusterError("a cluster needs root to create cgroups, mounts and addresses", "run this with sudo")
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = {package for program, package in PROGRAMS.items() if not shutil.which(program, path=path)}
     if real_nodes:

@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time: every wait has a deadline and tells what it last saw."""
+"""Wait for conditions, never for a fixed time: every wait has a deadline and reports what it last saw."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TimedOut(DevclusterError):
-    """The condition did not come true in time; the message carries the last state seen."""
+    """The condition did not become true in time; the message contains the last state."""
 
 
 def until(
@@ -24,8 +24,8 @@ def until(
 ) -> T:
     """Poll `probe` until it returns a value that is neither None nor False, and return that value.
 
-    Errors named in `retry` count as "not yet"; any other error ends the wait at once, because waiting
-    longer would only hide it. `last_state` is asked once, when time is up.
+    Errors named in `retry` count as "not yet"; any other error ends the wait immediately, because
+    waiting longer would only hide it. `last_state` is called once, at the deadline.
     """
     give_up = time.monotonic() + deadline_s
     seen = "nothing"

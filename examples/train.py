@@ -1,8 +1,11 @@
-"""Train a small network with tinygrad, and say how it goes: a line for each step.
+"""Train a small network with tinygrad and print a line for each step.
 
 milligpu softgpu exec --memory 4Gi -- python examples/train.py
 milligpu run -p 0.5 -- python examples/train.py --steps 0
 """
+
+# tinygrad exports its names without saying so, and leaves some of its types open.
+# pyright: reportPrivateImportUsage=false, reportUnknownMemberType=false
 
 import argparse
 import itertools
@@ -10,7 +13,7 @@ import os
 import time
 
 os.environ.setdefault("DEV", "CUDA")
-# tinygrad's own pool of processes costs more than it brings for some fifty small kernels.
+# For about fifty small kernels, tinygrad's own process pool costs more time than it saves.
 os.environ.setdefault("PARALLEL", "0")
 
 import numpy as np
@@ -19,7 +22,7 @@ from tinygrad.helpers import Context
 
 
 class Net:
-    """Two layers; the target is which of its first ten inputs is the largest."""
+    """Two layers; they learn which of the first ten inputs is the largest."""
 
     def __init__(self) -> None:
         self.first = nn.Linear(32, 64)
@@ -31,19 +34,19 @@ class Net:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=30, help="0: until told to stop")
-    parser.add_argument("--rate", type=float, default=0.01, help="of learning")
+    parser.add_argument("--steps", type=int, default=30, help="number of steps; 0 trains until it is stopped")
+    parser.add_argument("--rate", type=float, default=0.01, help="learning rate")
     return parser.parse_args()
 
 
 def main() -> None:
-    wanted = arguments()
+    options = arguments()
     Tensor.manual_seed(1)
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((128, 32)).astype(np.float32)
     labels = inputs[:, :10].argmax(1).astype(np.int32)
     x, y, net = Tensor(inputs), Tensor(labels), Net()
-    optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=wanted.rate)
+    optimizer = nn.optim.Adam(nn.state.get_parameters(net), lr=options.rate)
 
     @TinyJit
     def step() -> Tensor:
@@ -54,7 +57,7 @@ def main() -> None:
             return loss.realize()
 
     print(f"{'step':>4}  {'loss':>8}  {'seconds':>8}  on {Device.DEFAULT}", flush=True)
-    for number in range(1, wanted.steps + 1) if wanted.steps else itertools.count(1):
+    for number in range(1, options.steps + 1) if options.steps else itertools.count(1):
         start = time.perf_counter()
         loss = step().item()
         print(f"{number:4}  {loss:8.4f}  {time.perf_counter() - start:8.3f}", flush=True)

@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["devcluster.fixtures"]
+pytest_plugins = ["devcluster.fixtures", "testing.times"]
 
 # How fast a machine draws examples says nothing about the code, and on a busy one the first draw takes seconds.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

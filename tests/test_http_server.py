@@ -1,4 +1,4 @@
-"""HTTP as clients see it: every request gets its answer, in order, and what is none gets a refusal."""
+"""HTTP as clients see it: requests are answered in order, and malformed ones are refused."""
 
 import asyncio
 import ssl
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import uvloop
 
+from milligpu import http_server
+from milligpu.http_server import STANDBY, HttpResponse, HttpRoutes, TlsServerFiles, serving, text_response
 from milligpu.model.errors import BadRequest
-from milligpu.scheduler import handback
-from milligpu.scheduler.certificates import issue
-from milligpu.scheduler.server import STANDBY, Routes, Tls, serving
+from milligpu.webhook.certificates import issue_certificate
 
 BODY_MAX = 100_000
 
@@ -35,10 +35,18 @@ async def broken(_: bytes) -> tuple[int, bytes]:
     raise ZeroDivisionError
 
 
-ROUTES = Routes(
-    {"/echo": echo, "/standby": standby, "/bad": bad, "/broken": broken},
-    {"/livez": lambda: (200, "ok\n")},
-    BODY_MAX,
+async def livez() -> HttpResponse:
+    return text_response("ok\n")
+
+
+async def broken_page() -> HttpResponse:
+    raise ZeroDivisionError
+
+
+ROUTES = HttpRoutes(
+    post={"/echo": echo, "/standby": standby, "/bad": bad, "/broken": broken},
+    get={"/livez": livez, "/broken": broken_page},
+    body_max=BODY_MAX,
     overlapping=("/echo",),
 )
 
@@ -71,7 +79,7 @@ def talk(conversation: Talk, tls: ssl.SSLContext | None = None, client: ssl.SSLC
     return uvloop.run(run())
 
 
-def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
+def test_pipelined_requests_are_answered_in_order() -> None:
     async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[bytes]:
         writer.write(b"".join(post("/echo", str(n).encode()) for n in range(500)))
         return [(await answer(reader))[1] for _ in range(500)]
@@ -79,7 +87,7 @@ def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
     assert talk(conversation) == [str(n).encode() for n in range(500)]
 
 
-def test_a_body_in_pieces_and_in_chunks_is_one_body() -> None:
+def test_a_body_in_pieces_or_chunks_is_read_as_one_body() -> None:
     async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[tuple[int, bytes]]:
         for piece in (post("/echo", b"x" * 50_000)[at : at + 997] for at in range(0, 51_000, 997)):
             writer.write(piece)
@@ -99,13 +107,14 @@ def test_a_body_in_pieces_and_in_chunks_is_one_body() -> None:
         (post("/bad", b""), 400),
         (post("/broken", b""), 500),
         (post("/nowhere", b""), 404),
-        (post("/livez", b""), 404),
+        (post("/livez", b""), 405),
         (post("/echo", b"x" * (BODY_MAX + 1)), 413),
         (b"GET /livez HTTP/1.1\r\n\r\n", 200),
-        (b"GET /echo HTTP/1.1\r\n\r\n", 404),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500),
+        (b"GET /echo HTTP/1.1\r\n\r\n", 405),
     ],
 )
-def test_a_refused_request_leaves_the_connection_for_the_next(request_: bytes, status: int) -> None:
+def test_after_a_refused_request_the_connection_serves_the_next(request_: bytes, status: int) -> None:
     async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[int]:
         writer.write(request_)
         first = (await answer(reader))[0]
@@ -125,7 +134,7 @@ def test_a_refused_request_leaves_the_connection_for_the_next(request_: bytes, s
         b"POST /echo HTTP/1.1\r\nX: " + b"x" * 2_000_000,
     ],
 )
-def test_what_is_no_request_is_refused_and_the_connection_ends(noise: bytes) -> None:
+def test_bytes_that_are_no_request_end_the_connection(noise: bytes) -> None:
     async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         writer.write(noise)
         try:
@@ -136,7 +145,7 @@ def test_what_is_no_request_is_refused_and_the_connection_ends(noise: bytes) -> 
     assert talk(conversation)[:10] in {b"HTTP/1.1 4", b""}
 
 
-def test_a_standby_ends_the_connection_so_that_the_next_one_may_find_the_leader() -> None:
+def test_a_standby_closes_the_connection_after_its_answer() -> None:
     async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         writer.write(post("/standby", b""))
         return await reader.read(-1)
@@ -147,17 +156,17 @@ def test_a_standby_ends_the_connection_so_that_the_next_one_may_find_the_leader(
 
 
 def contexts(folder: Path, *, with_client: bool) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    made = issue(["localhost"], datetime.now(UTC))
+    made = issue_certificate(["localhost"], datetime.now(UTC))
     files = {"crt": made.certificate, "key": made.key, "ca": made.authority}
     for name, text in files.items():
         (folder / name).write_bytes(text)
     client = ssl.create_default_context(cafile=folder / "ca")
     if with_client:
         client.load_cert_chain(folder / "crt", folder / "key")
-    return Tls(folder / "crt", folder / "key", folder / "ca").context(), client
+    return TlsServerFiles(folder / "crt", folder / "key", folder / "ca").context(), client
 
 
-def test_with_an_authority_for_clients_only_theirs_are_let_in(tmp_path: Path) -> None:
+def test_with_a_client_ca_a_client_without_a_certificate_is_rejected(tmp_path: Path) -> None:
     async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, bytes]:
         writer.write(post("/echo", b"hello"))
         return await answer(reader)
@@ -167,7 +176,7 @@ def test_with_an_authority_for_clients_only_theirs_are_let_in(tmp_path: Path) ->
         talk(conversation, server, stranger)
 
 
-def test_what_is_under_way_is_answered_before_the_end() -> None:
+def test_requests_in_progress_are_answered_before_the_server_closes() -> None:
     async def run() -> tuple[int, bytes]:
         go = asyncio.Event()
 
@@ -176,7 +185,7 @@ def test_what_is_under_way_is_answered_before_the_end() -> None:
             return 200, b"done"
 
         async with asyncio.timeout(30):
-            async with serving(Routes({"/slow": slow}, {}, 10), "127.0.0.1", 0) as port:
+            async with serving(HttpRoutes(post={"/slow": slow}, body_max=10), "127.0.0.1", 0) as port:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(post("/slow", b""))
                 await asyncio.sleep(0.05)
@@ -188,7 +197,7 @@ def test_what_is_under_way_is_answered_before_the_end() -> None:
     assert uvloop.run(run()) == (200, b"done")
 
 
-def test_of_three_connections_an_answer_waits_until_the_next_question_or_a_connection_less(
+def test_an_answer_that_would_leave_a_third_connection_idle_is_delayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
@@ -211,5 +220,5 @@ def test_of_three_connections_an_answer_waits_until_the_next_question_or_a_conne
             ask_first.close()
             ask_second.close()
 
-    monkeypatch.setattr(handback, "LONGEST_S", 60.0)
+    monkeypatch.setattr(http_server, "DELAY_MAX_S", 60.0)
     uvloop.run(run())

@@ -1,1 +1,1 @@
-"""The CUDA driver API as data, for every library of ours that speaks it."""
+"""The CUDA driver API as data, for the libraries that implement or wrap it."""

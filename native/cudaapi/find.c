@@ -1,4 +1,4 @@
-/* cuGetProcAddress's choice, shared by every library over this symbol set. */
+/* Look-ups in the generated tables, shared by every library with this symbol set. */
 #include "cudaapi.h"
 #include <string.h>
 
@@ -11,7 +11,7 @@ static int better(const struct cudaapi_proc *candidate, const struct cudaapi_pro
     return candidate->release > best->release;
 }
 
-/* The first row of `name`; rows of one name are neighbours. */
+/* The first row of `name`; rows of one name are adjacent. */
 static unsigned first_row(const char *name)
 {
     unsigned low = 0, high = cudaapi_proc_count;
@@ -37,4 +37,28 @@ const struct cudaapi_proc *cudaapi_find(const char *name, int release, cuuint64_
             best = row;
     }
     return best;
+}
+
+static const struct cudaapi_error *find_error(CUresult error)
+{
+    for (unsigned at = 0; at < cudaapi_error_count; at++)
+        if (cudaapi_errors[at].value == (int)error)
+            return &cudaapi_errors[at];
+    return 0;
+}
+
+CUresult cudaapi_error_string(CUresult error, const char **text)
+{
+    const struct cudaapi_error *found = find_error(error);
+    if (text)
+        *text = found ? found->words : 0;
+    return found && text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cudaapi_error_name(CUresult error, const char **text)
+{
+    const struct cudaapi_error *found = find_error(error);
+    if (text)
+        *text = found ? found->name : 0;
+    return found && text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

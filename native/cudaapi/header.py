@@ -1,21 +1,33 @@
-"""What the CUDA driver API is: every symbol with its signature, read from the vendor's own header.
+"""The CUDA driver API: every symbol with its signature, read from the vendor's header.
 
-The C preprocessor does the reading. With `__CUDA_API_VERSION_INTERNAL` the header declares every version of
-every function by the name it is exported under; `cudaTypedefs.h` names the CUDA release that each came with.
-Nothing here knows which library the answer is for.
+With `__CUDA_API_VERSION_INTERNAL` the header declares every version of every function under its exported name;
+`cudaTypedefs.h` names the CUDA release that introduced each.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from vendorapi.header import Function, Parameter, find_include, preprocess, read_functions
+from vendorapi.header import Function, Parameter, find_include, preprocess, read_functions, read_parameters
 
 HEADER = "cuda.h"
-PREAMBLE = "#define __CUDA_API_VERSION_INTERNAL 1\n#include <cuda.h>\n#include <cudaTypedefs.h>\n"
+GRAPHICS = ("cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
+"""Headers of what compute shares with graphics; the types of OpenGL, EGL and VDPAU are in this directory."""
+PREAMBLE = """#define __CUDA_API_VERSION_INTERNAL 1
+#include "all.h"
+#include <cudaTypedefs.h>
+#include <cudaGLTypedefs.h>
+#include <cudaEGLTypedefs.h>
+#include <cudaVDPAUTypedefs.h>
+"""
 
 # Exported by the driver, but declared in a header that the wheel leaves out.
-_PROFILER = {"cuProfilerStart": 4000, "cuProfilerStop": 4000}
+_PROFILER = {
+    "cuProfilerInitialize": "const char *configFile, const char *outputFile, CUoutput_mode outputMode",
+    "cuProfilerStart": "",
+    "cuProfilerStop": "",
+}
+_PROFILER_SINCE = 4000
 
 _TYPEDEF = re.compile(r"typedef\s+CUresult\s*\(\s*\*PFN_(cu[A-Z]\w*?)_v(\d+)(_ptsz|_ptds)?\)")
 _RENAME = re.compile(r"#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu[A-Z]\w*)")
@@ -24,7 +36,7 @@ _ERROR = re.compile(r"\b(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """`cuGetProcAddress(name, release)` answers `symbol` from this release on."""
+    """`cuGetProcAddress(name, release)` returns `symbol` from this release on."""
 
     name: str
     release: int
@@ -36,7 +48,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The whole of it."""
+    """The whole API of one release."""
 
     release: int
     functions: dict[str, Function]
@@ -45,7 +57,7 @@ class Api:
 
 
 def include_folder() -> Path:
-    """Where the header is."""
+    """Return the directory of the header."""
     return find_include(HEADER, "nvidia-cuda-runtime")
 
 
@@ -55,22 +67,23 @@ def is_stream(parameter: Parameter) -> bool:
 
 
 def base_of(symbol: str) -> str | None:
-    """The symbol that this one is the per-thread-default-stream variant of."""
+    """Return the symbol whose per-thread-default-stream variant this one is."""
     base = re.sub(r"_pt[ds][sz]$", "", symbol)
     return base if base != symbol else None
 
 
 def read(compiler: str, include: Path) -> Api:
     """Read the API from the headers in `include`."""
-    text = preprocess(compiler, include, PREAMBLE)
+    text = preprocess(compiler, (Path(__file__).parent, include), PREAMBLE)
     functions = read_functions(text, "CUresult", "cu")
-    functions |= {name: Function("CUresult", name, ()) for name in _PROFILER}
+    functions |= {name: Function("CUresult", name, read_parameters(body)) for name, body in _PROFILER.items()}
     header = (include / HEADER).read_text()
+    renames = dict(_RENAME.findall("".join((include / name).read_text() for name in (HEADER, *GRAPHICS))))
     release = re.search(r"#define CUDA_VERSION (\d+)", header)
     if release is None or not functions:
         raise SystemExit(f"{include}/{HEADER} does not read as the CUDA driver API")
-    versions = _versions(_TYPEDEF.findall(text), functions, dict(_RENAME.findall(header)))
-    versions += [Version(name, since, False, name, "") for name, since in _PROFILER.items()]
+    versions = _versions(_TYPEDEF.findall(text), functions, renames)
+    versions += [Version(name, _PROFILER_SINCE, False, name, "") for name in _PROFILER]
     errors = {name: int(value) for name, value in _ERROR.findall(text)}
     return Api(int(release[1]), functions, tuple(sorted(versions, key=lambda v: (v.name, v.release))), errors)
 
@@ -78,11 +91,11 @@ def read(compiler: str, include: Path) -> Api:
 def _versions(
     typedefs: list[tuple[str, str, str]], functions: dict[str, Function], renames: dict[str, str]
 ) -> list[Version]:
-    """Which symbol each release's variant of a name is.
+    """Return the symbol of each release's variant of a name.
 
-    Variants are exported as NAME, NAME_v2, NAME_v3 in the order of their releases; where the oldest is gone from
-    the header, or none has such a name, it is what the header renames NAME to. That this holds is not taken on
-    trust: the generated code has the compiler compare every row's types.
+    Variants are exported as NAME, NAME_v2, NAME_v3 in the order of their releases; if the oldest is gone from
+    the header, or none has such a name, the symbol is what the header renames NAME to. The compiler checks this
+    rule: the generated code compares every row's types.
     """
     releases: dict[str, set[int]] = {}
     for name, release, suffix in typedefs:

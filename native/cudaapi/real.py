@@ -1,4 +1,4 @@
-"""Write the table of a library that wraps a driver: `python -m cudaapi.real`, run by CMake."""
+"""Write the driver table of a library that wraps a driver: `python -m cudaapi.real`, run by CMake."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from cudaapi import emit, header
 
 
 def main() -> None:
-    """Do what CMake asks for."""
+    """Write the header that CMake asks for."""
     parser = argparse.ArgumentParser(prog="cudaapi.real")
     add_header(parser)
     parser.add_argument("--header", type=Path, required=True)

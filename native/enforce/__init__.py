@@ -1,1 +1,1 @@
-"""The limits library's generated part."""
+"""The generators of the limits library."""

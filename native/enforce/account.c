@@ -1,13 +1,14 @@
-/* One account for all processes of the tenant, on its usage page.
+/* The memory account that all processes of a tenant share, on the usage page.
  *
- * Each process has a slot with the bytes it holds; the account is their sum, kept beside them so that a charge is one
- * comparison. Both change under a lock which is a word of the page: the number of the slot that holds it. A process
- * may be killed at any instruction. That it lives is known by a record lock on its slot's byte of the file, which the
- * kernel drops at death, in any pid namespace; whoever waits for a lock that a dead process holds takes it over and
- * adds the slots up again, so nothing depends on where it died. What a dead process held is given back when somebody
- * needs it: before an allocation is refused, before the free memory is told, or when its slot is used again.
+ * Each process has a slot with the bytes it holds. The account is the sum of the slots and is stored next to them, so a
+ * charge needs one comparison. Slots and account change under a lock, which is a word of the page: the number of the
+ * slot that holds it. A process may be killed at any instruction. Each living process holds a record lock on its slot's
+ * byte of the file. The kernel drops this lock when the process dies, in any pid namespace. A process that waits for a
+ * lock whose holder is dead takes it over and adds the slots up again, so the result does not depend on where the
+ * holder died. The bytes of a dead process are given back on demand: before an allocation is refused, before free
+ * memory is reported, or when the slot is used again.
  *
- * The page is the tenant's own. Whatever is written there, nothing outside of it is touched. */
+ * The page belongs to the tenant. Whatever is written there, nothing outside the page is touched. */
 #include "enforce.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,7 +20,8 @@
 
 enum { FREE = 0, TAKEN = 1, SPINS = 100, NONE = -1 };
 
-static pthread_mutex_t here = PTHREAD_MUTEX_INITIALIZER; /* the threads of this process, before the page's lock */
+/* The threads of this process take it before the page's lock. */
+static pthread_mutex_t here = PTHREAD_MUTEX_INITIALIZER;
 static int own = NONE;
 
 static struct flock slot_byte(int slot, short kind)
@@ -40,7 +42,7 @@ static void unlock_slot(int slot)
     fcntl(tenant_usage_file, F_SETLK, &byte);
 }
 
-/* When a process started, in clock ticks after boot; 0: there is none, or it has ended but for its exit code. */
+/* Start time of a process in clock ticks after boot; 0 if it does not exist or is a zombie. */
 static uint64_t process_started(uint32_t pid)
 {
     char path[32], text[512];
@@ -52,7 +54,7 @@ static uint64_t process_started(uint32_t pid)
     if (length <= 0)
         return 0;
     text[length] = 0;
-    const char *at = strrchr(text, ')'); /* a name may hold anything */
+    const char *at = strrchr(text, ')'); /* the name may contain anything, so skip it */
     if (!at || at[1] != ' ' || at[2] == 'Z' || at[2] == 'X')
         return 0;
     for (int field = 2; field < 22 && at; field++)
@@ -63,9 +65,8 @@ static uint64_t process_started(uint32_t pid)
     return ticks;
 }
 
-/* Whether nobody is behind a slot any more. Leaves its byte locked by us when so.
- * A killed process drops its lock before the driver has taken its memory back: while the kernel still shows it, what
- * it held is not free. */
+/* Whether the process of a slot is dead. If so, the slot's byte stays locked by this process. A killed process drops
+ * its lock before the driver has taken back its memory: while the kernel still lists it, its memory is not free. */
 static bool slot_is_dead(int slot)
 {
     const struct mg_process_slot *gone = &tenant_usage->slots[slot];
@@ -91,7 +92,7 @@ static void add_up(void)
 static void clear_slot(int slot)
 {
     struct mg_process_slot *gone = &tenant_usage->slots[slot];
-    gone->state = FREE; /* from here on it counts for nothing, wherever we are stopped */
+    gone->state = FREE; /* from here on the slot does not count, even if this process is killed now */
     add_up();
     memset(gone->used, 0, sizeof gone->used);
 }
@@ -106,10 +107,10 @@ static void clear_dead(void)
 }
 
 /* ---- the lock ---- */
-/* Whether the lock was taken over from the dead. */
+/* Whether the lock was taken over from a dead process. */
 static bool taken_over(uint32_t holder)
 {
-    if (holder == (uint32_t)own + 1) /* whoever had our slot died holding it */
+    if (holder == (uint32_t)own + 1) /* a former process with our slot died while it held the lock */
         return true;
     bool possible = holder <= MG_USAGE_SLOTS;
     if (possible && !slot_is_dead((int)holder - 1))
@@ -145,9 +146,15 @@ static void unlock_page(void)
 }
 
 /* ---- the process ---- */
-/* A child of fork holds nothing and has no slot; its parent's lock did not come along. */
-void account_before_fork(void) { pthread_mutex_lock(&here); }
-void account_in_parent(void) { pthread_mutex_unlock(&here); }
+/* A child of fork holds nothing and has no slot; it does not inherit the parent's record lock. */
+void account_before_fork(void)
+{
+    pthread_mutex_lock(&here);
+}
+void account_in_parent(void)
+{
+    pthread_mutex_unlock(&here);
+}
 
 void account_in_child(void)
 {
@@ -155,7 +162,7 @@ void account_in_child(void)
     own = NONE;
 }
 
-/* Whether the slot is a living process's; not if that is this one before it called exec. */
+/* Whether the slot belongs to a living process, not counting this process before it called exec. */
 static bool somebody_elses(const struct mg_process_slot *slot, uint64_t started)
 {
     if (slot->state == FREE || !slot->started || (slot->pid == (uint32_t)getpid() && slot->started == started))
@@ -182,7 +189,7 @@ static bool take_slot(int slot, uint64_t started)
     return true;
 }
 
-/* Processes that start together begin to look at different places. */
+/* Processes that start together begin the search at different slots. */
 static bool have_slot(void)
 {
     if (own != NONE)
@@ -192,13 +199,13 @@ static bool have_slot(void)
     for (unsigned at = 0; at < MG_USAGE_SLOTS; at++)
         if (take_slot((int)((first + at) % MG_USAGE_SLOTS), started))
             return true;
-    say("no room for another process: %u of this tenant use the GPU", MG_USAGE_SLOTS);
+    say("no GPU for this process: %u processes of this tenant already use it", MG_USAGE_SLOTS);
     return false;
 }
 
-uint64_t account_cap(unsigned gpu)
+uint64_t account_limit(unsigned gpu)
 {
-    return __atomic_load_n(&tenant_limits->gpus[gpu].memory_cap, __ATOMIC_RELAXED);
+    return __atomic_load_n(&tenant_limits->gpus[gpu].memory_limit, __ATOMIC_RELAXED);
 }
 
 uint64_t account_round(uint64_t bytes)
@@ -206,12 +213,12 @@ uint64_t account_round(uint64_t bytes)
     return bytes > UINT64_MAX - ACCOUNT_UNIT ? bytes : (bytes + ACCOUNT_UNIT - 1) / ACCOUNT_UNIT * ACCOUNT_UNIT;
 }
 
-static bool fits(const struct mg_account *account, uint64_t bytes, uint64_t cap)
+static bool fits(const struct mg_account *account, uint64_t bytes, uint64_t limit)
 {
-    return account->used <= cap && bytes <= cap - account->used;
+    return account->used <= limit && bytes <= limit - account->used;
 }
 
-/* The slot first: stopped in between, its death subtracts what it adds up to. */
+/* The slot changes first: if this process is killed in between, its slot's content is what gets subtracted. */
 static void add(unsigned gpu, uint64_t bytes)
 {
     struct mg_account *account = &tenant_usage->accounts[gpu];
@@ -228,9 +235,9 @@ bool account_charge(unsigned gpu, uint64_t bytes)
     if (have_slot()) {
         lock_page();
         const struct mg_account *account = &tenant_usage->accounts[gpu];
-        if (!fits(account, bytes, account_cap(gpu)))
+        if (!fits(account, bytes, account_limit(gpu)))
             clear_dead();
-        good = fits(account, bytes, account_cap(gpu));
+        good = fits(account, bytes, account_limit(gpu));
         if (good)
             add(gpu, bytes);
         unlock_page();
@@ -264,7 +271,7 @@ void account_give_back(unsigned gpu, uint64_t bytes)
     pthread_mutex_unlock(&here);
 }
 
-/* Before somebody is told what is free: what the dead held is. */
+/* Clear the slots of dead processes before free memory is reported. */
 void account_settle(void)
 {
     pthread_mutex_lock(&here);

@@ -1,6 +1,6 @@
-/* Arrays and mipmapped arrays. The driver does not say how much it takes for one; charged is what its elements need in
- * rows like those of pitched memory. Sparse and deferred arrays take nothing by themselves: they are mapped to memory
- * that cuMemCreate was charged for. */
+/* Arrays and mipmapped arrays. The driver does not report how much memory an array takes, so the charge is what its
+ * elements need in rows like those of pitched memory. Sparse and deferred arrays take nothing by themselves: they are
+ * mapped to memory that cuMemCreate was charged for. */
 #include "enforce.h"
 
 enum { ROW = 512, MOST_LEVELS = 32 };
@@ -16,7 +16,7 @@ static uint64_t element_bytes(CUarray_format format, unsigned channels)
     case CU_AD_FORMAT_UNSIGNED_INT32:
     case CU_AD_FORMAT_SIGNED_INT32:
     case CU_AD_FORMAT_FLOAT: return 4ull * channels;
-    default: return 8; /* the largest of the normalised, compressed and video formats */
+    default: return 8; /* the largest of the normalized, compressed and video formats */
     }
 }
 
@@ -26,7 +26,10 @@ static uint64_t times(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-static uint64_t at_least_one(uint64_t value) { return value ? value : 1; }
+static uint64_t at_least_one(uint64_t value)
+{
+    return value ? value : 1;
+}
 
 static uint64_t level_bytes(uint64_t element, uint64_t width, uint64_t height, uint64_t depth)
 {
@@ -51,50 +54,32 @@ static uint64_t box_bytes(const CUDA_ARRAY3D_DESCRIPTOR *box, unsigned levels)
 
 API cuArrayCreate_v2(CUarray *made, const CUDA_ARRAY_DESCRIPTOR *wanted)
 {
-    struct charge charge;
     uint64_t element = wanted ? element_bytes(wanted->Format, wanted->NumChannels) : 0;
-    CUresult status =
-        charge_begin(&charge, "cuArrayCreate", wanted ? level_bytes(element, wanted->Width, wanted->Height, 1) : 0);
-    if (status)
-        return status;
-    status = cudaapi_real.cuArrayCreate_v2(made, wanted);
-    return charge_end(charge, status, HOLDING_ARRAY, status ? 0 : (uintptr_t)*made);
+    return ALLOCATE(HOLDING_ARRAY, "cuArrayCreate", wanted ? level_bytes(element, wanted->Width, wanted->Height, 1) : 0,
+                    made, cudaapi_real.cuArrayCreate_v2(made, wanted));
 }
 
 API cuArrayCreate(CUarray *made, const CUDA_ARRAY_DESCRIPTOR_v1 *wanted)
 {
-    struct charge charge;
     uint64_t element = wanted ? element_bytes(wanted->Format, wanted->NumChannels) : 0;
-    CUresult status =
-        charge_begin(&charge, "cuArrayCreate", wanted ? level_bytes(element, wanted->Width, wanted->Height, 1) : 0);
-    if (status)
-        return status;
-    status = cudaapi_real.cuArrayCreate(made, wanted);
-    return charge_end(charge, status, HOLDING_ARRAY, status ? 0 : (uintptr_t)*made);
+    return ALLOCATE(HOLDING_ARRAY, "cuArrayCreate", wanted ? level_bytes(element, wanted->Width, wanted->Height, 1) : 0,
+                    made, cudaapi_real.cuArrayCreate(made, wanted));
 }
 
 API cuArray3DCreate_v2(CUarray *made, const CUDA_ARRAY3D_DESCRIPTOR *wanted)
 {
-    struct charge charge;
-    CUresult status = charge_begin(&charge, "cuArray3DCreate", wanted ? box_bytes(wanted, 1) : 0);
-    if (status)
-        return status;
-    status = cudaapi_real.cuArray3DCreate_v2(made, wanted);
-    return charge_end(charge, status, HOLDING_ARRAY, status ? 0 : (uintptr_t)*made);
+    return ALLOCATE(HOLDING_ARRAY, "cuArray3DCreate", wanted ? box_bytes(wanted, 1) : 0, made,
+                    cudaapi_real.cuArray3DCreate_v2(made, wanted));
 }
 
 API cuArray3DCreate(CUarray *made, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wanted)
 {
-    struct charge charge;
     CUDA_ARRAY3D_DESCRIPTOR box = {0};
     if (wanted)
-        box = (CUDA_ARRAY3D_DESCRIPTOR){wanted->Width, wanted->Height, wanted->Depth,
+        box = (CUDA_ARRAY3D_DESCRIPTOR){wanted->Width,  wanted->Height,      wanted->Depth,
                                         wanted->Format, wanted->NumChannels, wanted->Flags};
-    CUresult status = charge_begin(&charge, "cuArray3DCreate", wanted ? box_bytes(&box, 1) : 0);
-    if (status)
-        return status;
-    status = cudaapi_real.cuArray3DCreate(made, wanted);
-    return charge_end(charge, status, HOLDING_ARRAY, status ? 0 : (uintptr_t)*made);
+    return ALLOCATE(HOLDING_ARRAY, "cuArray3DCreate", wanted ? box_bytes(&box, 1) : 0, made,
+                    cudaapi_real.cuArray3DCreate(made, wanted));
 }
 
 API cuArrayDestroy(CUarray array)
@@ -104,12 +89,8 @@ API cuArrayDestroy(CUarray array)
 
 API cuMipmappedArrayCreate(CUmipmappedArray *made, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned levels)
 {
-    struct charge charge;
-    CUresult status = charge_begin(&charge, "cuMipmappedArrayCreate", wanted ? box_bytes(wanted, levels) : 0);
-    if (status)
-        return status;
-    status = cudaapi_real.cuMipmappedArrayCreate(made, wanted, levels);
-    return charge_end(charge, status, HOLDING_MIPMAP, status ? 0 : (uintptr_t)*made);
+    return ALLOCATE(HOLDING_MIPMAP, "cuMipmappedArrayCreate", wanted ? box_bytes(wanted, levels) : 0, made,
+                    cudaapi_real.cuMipmappedArrayCreate(made, wanted, levels));
 }
 
 API cuMipmappedArrayDestroy(CUmipmappedArray array)

@@ -1,8 +1,8 @@
-/* An allocation, from asking to holding; and the line that says why there was none. */
+/* An allocation, from the request to the holding, and the message for a refused one. */
 #include "enforce.h"
 #include <time.h>
 
-/* One line per refusal, but a program that tries in a loop is not to fill anybody's log. */
+/* One line per refusal, but a program that retries in a loop must not fill the log. */
 static void say_refused(unsigned gpu, const char *symbol, uint64_t bytes)
 {
     static _Atomic int64_t last = -1;
@@ -12,7 +12,7 @@ static void say_refused(unsigned gpu, const char *symbol, uint64_t bytes)
         return;
     last = now.tv_sec;
     say("out of memory: %s asks for %llu bytes of %s; the limit is %llu and %llu are in use by this tenant", symbol,
-        (unsigned long long)bytes, tenant_limits->gpus[gpu].uuid, (unsigned long long)account_cap(gpu),
+        (unsigned long long)bytes, tenant_limits->gpus[gpu].uuid, (unsigned long long)account_limit(gpu),
         (unsigned long long)account_used(gpu));
 }
 
@@ -27,10 +27,10 @@ CUresult charge_begin_on(struct charge *charge, const char *symbol, int gpu, uin
 {
     *charge = (struct charge){gpu, account_round(bytes)};
     if (gpu < 0 || !charge->bytes)
-        return CUDA_SUCCESS; /* not ours to judge: the driver will refuse it */
+        return CUDA_SUCCESS; /* invalid: the driver refuses it */
     if (account_charge((unsigned)gpu, charge->bytes))
         return CUDA_SUCCESS;
-    /* What pools keep for later goes first. */
+    /* First free what the memory pools keep unused. */
     if (pools_trim((unsigned)gpu) && account_charge((unsigned)gpu, charge->bytes))
         return CUDA_SUCCESS;
     return charge_refused(symbol, (unsigned)gpu, charge->bytes);

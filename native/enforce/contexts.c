@@ -1,14 +1,18 @@
-/* Contexts take memory before anything is allocated in them, and give all of theirs back when they end.
+/* Contexts take memory before anything is allocated in them, and give it back when they end.
  *
- * How much a context takes depends on card and driver; on a card that others use at the same time a process cannot
- * measure it. The agent can, once per card, and writes it into the limits page: every context is charged that. */
+ * How much a context takes depends on the GPU model and the driver. A process cannot measure it on a GPU that other
+ * processes use at the same time. The agent measures it once per GPU and writes it into the limits page; every context
+ * is charged that amount. */
 #include "enforce.h"
 #include "lease.h"
 #include <pthread.h>
 
 static pthread_mutex_t primaries = PTHREAD_MUTEX_INITIALIZER;
 
-void contexts_in_child(void) { pthread_mutex_init(&primaries, 0); }
+void contexts_in_child(void)
+{
+    pthread_mutex_init(&primaries, 0);
+}
 
 static CUresult context_begin(struct charge *charge, const char *symbol, CUdevice device)
 {
@@ -21,8 +25,11 @@ static CUresult context_end(struct charge charge, CUresult status, const CUconte
 {
     if (status || charge.gpu < 0 || !charge.bytes)
         return charge_end(charge, status, HOLDING_CONTEXT, 0);
-    ledger_put((struct holding){.kind = HOLDING_CONTEXT, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)*made,
-                                .bytes = charge.bytes, .context = *made});
+    ledger_put((struct holding){.kind = HOLDING_CONTEXT,
+                                .gpu = (unsigned)charge.gpu,
+                                .handle = (uintptr_t)*made,
+                                .bytes = charge.bytes,
+                                .context = *made});
     return CUDA_SUCCESS;
 }
 
@@ -55,8 +62,41 @@ API cuCtxCreate_v4(CUcontext *made, CUctxCreateParams *parameters, unsigned flag
     return status ? status : context_end(charge, cudaapi_real.cuCtxCreate_v4(made, parameters, flags, device), made);
 }
 
+/* ---- contexts that share memory with graphics ---- */
+API cuGLCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device)
+{
+    struct charge charge;
+    CUresult status = context_begin(&charge, "cuGLCtxCreate", device);
+    return status ? status : context_end(charge, cudaapi_real.cuGLCtxCreate_v2(made, flags, device), made);
+}
+
+API cuGLCtxCreate(CUcontext *made, unsigned flags, CUdevice device)
+{
+    struct charge charge;
+    CUresult status = context_begin(&charge, "cuGLCtxCreate", device);
+    return status ? status : context_end(charge, cudaapi_real.cuGLCtxCreate(made, flags, device), made);
+}
+
+API cuVDPAUCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device, VdpDevice video, VdpGetProcAddress *look_up)
+{
+    struct charge charge;
+    CUresult status = context_begin(&charge, "cuVDPAUCtxCreate", device);
+    return status ? status
+                  : context_end(charge, cudaapi_real.cuVDPAUCtxCreate_v2(made, flags, device, video, look_up), made);
+}
+
+API cuVDPAUCtxCreate(CUcontext *made, unsigned flags, CUdevice device, VdpDevice video, VdpGetProcAddress *look_up)
+{
+    struct charge charge;
+    CUresult status = context_begin(&charge, "cuVDPAUCtxCreate", device);
+    return status ? status
+                  : context_end(charge, cudaapi_real.cuVDPAUCtxCreate(made, flags, device, video, look_up), made);
+}
+
+/* ---- the end of a context ---- */
 API cuCtxDestroy_v2(CUcontext context)
 {
+    lease_context_ends(context);
     CUresult status = cudaapi_real.cuCtxDestroy_v2(context);
     if (!status)
         ledger_end(context);
@@ -65,23 +105,25 @@ API cuCtxDestroy_v2(CUcontext context)
 
 API cuCtxDestroy(CUcontext context)
 {
+    lease_context_ends(context);
     CUresult status = cudaapi_real.cuCtxDestroy(context);
     if (!status)
         ledger_end(context);
     return status;
 }
 
-/* The last user that detaches ends the context. */
+/* The context ends when its last user detaches. */
 API cuCtxDetach(CUcontext context)
 {
     unsigned release;
+    lease_context_ends(context);
     CUresult status = cudaapi_real.cuCtxDetach(context);
     if (!status && cudaapi_real.cuCtxGetApiVersion(context, &release))
         ledger_end(context);
     return status;
 }
 
-/* ---- primary contexts: one per card, made when first wanted ---- */
+/* ---- primary contexts: one per GPU, created on first use ---- */
 static bool is_active(CUdevice device)
 {
     unsigned flags;
@@ -104,8 +146,11 @@ static CUresult primary_retain(CUcontext *made, CUdevice device)
     status = cudaapi_real.cuDevicePrimaryCtxRetain(made, device);
     if (status || charge.gpu < 0 || !charge.bytes)
         return charge_end(charge, status, HOLDING_PRIMARY, 0);
-    ledger_put((struct holding){.kind = HOLDING_PRIMARY, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)device,
-                                .bytes = charge.bytes, .context = *made});
+    ledger_put((struct holding){.kind = HOLDING_PRIMARY,
+                                .gpu = (unsigned)charge.gpu,
+                                .handle = (uintptr_t)device,
+                                .bytes = charge.bytes,
+                                .context = *made});
     return CUDA_SUCCESS;
 }
 
@@ -117,7 +162,7 @@ API cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
     return status;
 }
 
-/* After the driver's answer: whatever ended the primary context, all of it is given back. */
+/* Runs after the driver's call: if the primary context has ended, for whatever reason, all its memory is given back. */
 static CUresult primary_ended(CUresult status, CUdevice device)
 {
     struct holding held;
@@ -130,18 +175,27 @@ static CUresult primary_ended(CUresult status, CUdevice device)
     return status;
 }
 
-#define PRIMARY_END(symbol)                                                        \
-    API symbol(CUdevice device)                                                    \
-    {                                                                              \
-        pthread_mutex_lock(&primaries);                                            \
-        return primary_ended(cudaapi_real.symbol(device), device);                 \
+/* Runs before the driver's call, after which events of the context may not be used any more. */
+static void primary_ends(CUdevice device)
+{
+    int gpu = device_gpu(device);
+    if (gpu >= 0)
+        lease_gpu_ends((unsigned)gpu);
+}
+
+#define PRIMARY_END(symbol)                                                                                            \
+    API symbol(CUdevice device)                                                                                        \
+    {                                                                                                                  \
+        pthread_mutex_lock(&primaries);                                                                                \
+        primary_ends(device);                                                                                          \
+        return primary_ended(cudaapi_real.symbol(device), device);                                                     \
     }
 PRIMARY_END(cuDevicePrimaryCtxRelease)
 PRIMARY_END(cuDevicePrimaryCtxRelease_v2)
 PRIMARY_END(cuDevicePrimaryCtxReset)
 PRIMARY_END(cuDevicePrimaryCtxReset_v2)
 
-/* A green context is a part of the primary one; where that is not there yet, it makes it. */
+/* A green context is a part of the primary context and creates it if necessary. */
 API cuGreenCtxCreate(CUgreenCtx *made, CUdevResourceDesc wanted, CUdevice device, unsigned flags)
 {
     struct charge charge;
@@ -151,17 +205,20 @@ API cuGreenCtxCreate(CUgreenCtx *made, CUdevResourceDesc wanted, CUdevice device
     status = cudaapi_real.cuGreenCtxCreate(made, wanted, device, flags);
     if (status || charge.gpu < 0 || !charge.bytes)
         return charge_end(charge, status, HOLDING_CONTEXT, 0);
-    ledger_put((struct holding){.kind = HOLDING_CONTEXT, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)*made,
-                                .bytes = charge.bytes});
+    ledger_put((struct holding){
+        .kind = HOLDING_CONTEXT, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)*made, .bytes = charge.bytes});
     return CUDA_SUCCESS;
 }
 
 API cuGreenCtxDestroy(CUgreenCtx context)
 {
+    CUcontext as_context;
+    if (context && cudaapi_real.cuCtxFromGreenCtx(&as_context, context) == CUDA_SUCCESS)
+        lease_context_ends(as_context);
     return GIVE_BACK(HOLDING_CONTEXT, context, cudaapi_real.cuGreenCtxDestroy(context));
 }
 
-/* ---- what a context sets aside for its kernels ---- */
+/* ---- memory that a context reserves for its kernels ---- */
 static uint64_t attribute(CUdevice_attribute which)
 {
     CUdevice device;
@@ -171,15 +228,15 @@ static uint64_t attribute(CUdevice_attribute which)
     return (uint64_t)value;
 }
 
-/* Beyond what the driver sets aside by itself, which is part of what a context takes. */
+/* Only the bytes beyond the driver's defaults, which are part of what a context takes. */
 static uint64_t set_aside(CUlimit which, uint64_t value)
 {
-    static const uint64_t usual[] = {[CU_LIMIT_STACK_SIZE] = 1 << 10, [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
-                                     [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20};
+    static const uint64_t usual[] = {
+        [CU_LIMIT_STACK_SIZE] = 1 << 10, [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20, [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20};
     if (which > CU_LIMIT_MALLOC_HEAP_SIZE || value <= usual[which])
         return 0;
     uint64_t more = value - usual[which], threads = 1, bytes;
-    if (which == CU_LIMIT_STACK_SIZE) /* one for each thread that can be resident */
+    if (which == CU_LIMIT_STACK_SIZE) /* one stack for each thread that can be resident */
         threads = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
                   * attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
     return __builtin_mul_overflow(more, threads, &bytes) ? UINT64_MAX : account_round(bytes);
@@ -194,8 +251,8 @@ API cuCtxSetLimit(CUlimit which, size_t value)
     cudaapi_real.cuCtxGetCurrent(&context);
     enum holding_kind kind = (enum holding_kind)(HOLDING_LIMITS + (int)which);
     bool known = ledger_take(kind, (uintptr_t)context, &before);
-    CUresult status =
-        wanted > before.bytes ? charge_begin(&charge, "cuCtxSetLimit", wanted - before.bytes) : CUDA_SUCCESS;
+    CUresult status = wanted > before.bytes ? charge_begin(&charge, "cuCtxSetLimit", wanted - before.bytes)
+                                            : CUDA_SUCCESS;
     if (!status) {
         status = cudaapi_real.cuCtxSetLimit(which, value);
         if (status && charge.gpu >= 0)
@@ -210,12 +267,12 @@ API cuCtxSetLimit(CUlimit which, size_t value)
     if (gpu >= 0 && before.bytes > wanted)
         account_give_back((unsigned)gpu, before.bytes - wanted);
     if (gpu >= 0 && wanted)
-        ledger_put((struct holding){.kind = kind, .gpu = (unsigned)gpu, .handle = (uintptr_t)context, .bytes = wanted,
-                                    .context = context});
+        ledger_put((struct holding){
+            .kind = kind, .gpu = (unsigned)gpu, .handle = (uintptr_t)context, .bytes = wanted, .context = context});
     return CUDA_SUCCESS;
 }
 
-/* ---- synchronising ---- */
+/* ---- synchronization ---- */
 API cuCtxSynchronize(void)
 {
     CUresult status = cudaapi_real.cuCtxSynchronize();
@@ -226,12 +283,12 @@ API cuCtxSynchronize(void)
     return status;
 }
 
-#define SYNCHRONISE(symbol, kind)                                                  \
-    API symbol(kind what)                                                          \
-    {                                                                              \
-        CUresult status = cudaapi_real.symbol(what);                               \
-        pools_refresh();                                                           \
-        return status;                                                             \
+#define SYNCHRONISE(symbol, kind)                                                                                      \
+    API symbol(kind what)                                                                                              \
+    {                                                                                                                  \
+        CUresult status = cudaapi_real.symbol(what);                                                                   \
+        pools_refresh();                                                                                               \
+        return status;                                                                                                 \
     }
 SYNCHRONISE(cuCtxSynchronize_v2, CUcontext)
 SYNCHRONISE(cuStreamSynchronize, CUstream)

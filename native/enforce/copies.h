@@ -1,11 +1,11 @@
-/* What the generated wrappers of copies and fills share. */
+/* Shared by the generated wrappers of copies and fills. */
 #pragma once
 #include "enforce.h"
 #include "lease.h"
 #include "pace.h"
 
-/* Below this a copy is cheaper than arbitrating it: 64 KiB take 5 us of a PCIe 3 link, and no tenant can keep a copy
- * engine busy with copies that cost it a call each. */
+/* Smaller copies are cheaper than arbitrating them: 64 KiB take 5 us of a PCIe 3 link, and a tenant cannot keep a copy
+ * engine busy with copies that each cost it a call. */
 enum { MOVE_THRESHOLD = 64 << 10 };
 
 struct move {
@@ -13,10 +13,11 @@ struct move {
     struct lease_work work;
 };
 
-/* `function`: its entry in the driver's table. Copies to the card, from it and on it differ in speed. */
-static inline struct move move_begin(const void *function, uint64_t bytes)
+/* `function` is the entry in the driver's table. Copies to the GPU, from it and within it differ in speed. */
+static inline struct move move_begin(const void *function, uint64_t bytes, CUstream stream)
 {
-    struct move move = {bytes >= MOVE_THRESHOLD ? current_gpu() : -1, {pace_key(function, bytes), bytes, 0, 0, 0}};
+    int counts = bytes >= MOVE_THRESHOLD && !lease_is_captured(stream);
+    struct move move = {counts ? current_gpu() : -1, {.key = pace_key(function, bytes), .bytes = bytes}};
     if (move.gpu >= 0)
         lease_enter((unsigned)move.gpu, &move.work);
     return move;
@@ -37,12 +38,13 @@ static inline uint64_t moved_sum(size_t count, const size_t *sizes)
     return sum;
 }
 
-/* Extents of arrays are in elements; at most 16 bytes each. */
+/* Array extents are in elements of at most 16 bytes. */
 static inline uint64_t moved_boxes(size_t count, const CUDA_MEMCPY3D_BATCH_OP *boxes)
 {
     uint64_t sum = 0;
     for (size_t at = 0; boxes && at < count; at++) {
-        int array = boxes[at].src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY || boxes[at].dst.type == CU_MEMCPY_OPERAND_TYPE_ARRAY;
+        int array = boxes[at].src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY
+                    || boxes[at].dst.type == CU_MEMCPY_OPERAND_TYPE_ARRAY;
         const CUextent3D *extent = &boxes[at].extent;
         sum += (uint64_t)extent->width * extent->height * extent->depth * (array ? 16 : 1);
     }

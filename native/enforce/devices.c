@@ -1,8 +1,8 @@
-/* Which card of the limits page a device of the driver is.
+/* Maps a device of the driver to a GPU of the limits page.
  *
- * The driver shows the cards that CUDA_VISIBLE_DEVICES lets it. A program may choose among its own with that
- * variable, by number (the order of the page) or by UUID, and never reach another: what the driver reads while it
- * starts is the list that we make from both. */
+ * The driver shows the GPUs that CUDA_VISIBLE_DEVICES allows. A program may use that variable to choose among its own
+ * GPUs, by number (the order of the page) or by UUID, but must never reach another GPU. The driver therefore reads a
+ * list that this file makes from the page and the variable. */
 #include "enforce.h"
 #include "lease.h"
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 int devices_only = -1;
 static int count;
-static unsigned gpus[MG_PAGE_GPUS]; /* by the driver's number */
+static unsigned gpus[MG_PAGE_GPUS]; /* by the driver's device number */
 static bool started;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -37,7 +37,7 @@ int devices_current(void)
     return count && cudaapi_real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device_gpu(device) : -1;
 }
 
-/* The card that work in a stream runs on. */
+/* The GPU that work in a stream runs on. */
 int devices_of_stream(CUstream stream)
 {
     CUcontext context;
@@ -49,7 +49,7 @@ int devices_of_stream(CUstream stream)
     return gpu;
 }
 
-/* One word of the list: a number, or the beginning of a UUID. -1 ends the list, as in the driver. */
+/* One item of the list: a number, or the beginning of a UUID. -1 ends the list, as in the driver. */
 static int chosen(const struct mg_limits_page *page, const char *word, size_t length)
 {
     unsigned number = 0;
@@ -64,7 +64,7 @@ static int chosen(const struct mg_limits_page *page, const char *word, size_t le
     return -1;
 }
 
-/* The UUIDs of the page that the program wants to see, in its order. */
+/* The UUIDs of the page that the program wants to see, in the program's order. */
 static void visible_list(const struct mg_limits_page *page, const char *wanted, char *list, size_t room)
 {
     bool used[MG_PAGE_GPUS] = {false};
@@ -116,7 +116,7 @@ static int page_gpu(const struct mg_limits_page *page, const CUuuid *uuid)
     return -1;
 }
 
-/* A card that the page does not name must not be there: then nothing is. */
+/* If the driver shows a GPU that the page does not name, the process gets no device at all. */
 static CUresult match_devices(const struct mg_limits_page *page)
 {
     int found;
@@ -132,7 +132,7 @@ static CUresult match_devices(const struct mg_limits_page *page)
                       ? page_gpu(page, &uuid)
                       : -1;
         if (gpu < 0) {
-            say("no GPU for this process: the driver shows a card that is not among its own");
+            say("no GPU for this process: the driver shows a GPU that is not on the limits page");
             return CUDA_ERROR_NO_DEVICE;
         }
         gpus[device] = (unsigned)gpu;
@@ -145,12 +145,17 @@ static CUresult match_devices(const struct mg_limits_page *page)
 static void start_lease(void)
 {
     static struct lease_driver driver;
-    driver = (struct lease_driver){
-        .event_create = cudaapi_real.cuEventCreate, .event_record = cudaapi_real.cuEventRecord,
-        .event_query = cudaapi_real.cuEventQuery, .event_elapsed = cudaapi_real.cuEventElapsedTime,
-        .stream_context = cudaapi_real.cuStreamGetCtx, .stream_capturing = cudaapi_real.cuStreamIsCapturing,
-        .capture_mode = cudaapi_real.cuThreadExchangeStreamCaptureMode, .context_get = cudaapi_real.cuCtxGetCurrent,
-        .context_push = cudaapi_real.cuCtxPushCurrent_v2, .context_pop = cudaapi_real.cuCtxPopCurrent_v2};
+    driver = (struct lease_driver){.event_create = cudaapi_real.cuEventCreate,
+                                   .event_destroy = cudaapi_real.cuEventDestroy_v2,
+                                   .event_record = cudaapi_real.cuEventRecord,
+                                   .event_query = cudaapi_real.cuEventQuery,
+                                   .event_elapsed = cudaapi_real.cuEventElapsedTime,
+                                   .stream_context = cudaapi_real.cuStreamGetCtx,
+                                   .stream_capturing = cudaapi_real.cuStreamIsCapturing,
+                                   .capture_mode = cudaapi_real.cuThreadExchangeStreamCaptureMode,
+                                   .context_get = cudaapi_real.cuCtxGetCurrent,
+                                   .context_push = cudaapi_real.cuCtxPushCurrent_v2,
+                                   .context_pop = cudaapi_real.cuCtxPopCurrent_v2};
     lease_start(tenant_limits, tenant_folder, &driver);
 }
 
@@ -169,7 +174,7 @@ static CUresult start(unsigned flags)
     return status;
 }
 
-/* A child of fork begins anew. */
+/* A child of fork starts from scratch. */
 void devices_in_child(void)
 {
     pthread_mutex_init(&lock, 0);

@@ -1,4 +1,4 @@
-# The limits library: the same symbols in front of a driver's.
+# The limits library: it exports the driver's symbols and wraps the driver.
 set(CUDAAPI_REAL ${CMAKE_CURRENT_BINARY_DIR}/cudaapi_real.h)
 add_custom_command(
   OUTPUT ${CUDAAPI_REAL}
@@ -14,12 +14,12 @@ add_custom_command(
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
-  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/folder.c enforce/image.c
+  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/folder.c enforce/graphs.c enforce/image.c
   enforce/launch.c enforce/lease.c enforce/ledger.c enforce/link.c enforce/memory.c enforce/modules.c
-  enforce/outstanding.c enforce/pools.c enforce/route.c enforce/tenant.c enforce/virtual.c lease/pace.c pages/pages.c)
+  enforce/outstanding.c enforce/pools.c enforce/route.c enforce/streams.c enforce/tenant.c enforce/virtual.c lease/pace.c pages/pages.c)
 target_include_directories(enforce-objects PRIVATE enforce lease include ${CMAKE_CURRENT_BINARY_DIR})
 
-# Loadable wherever there is glibc 2.17: see oldlibc.c.
+# Loadable with glibc 2.17 or later: see oldlibc.c.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(OLD_LIBC GLIBC_2.2.5)
 else()
@@ -27,22 +27,27 @@ else()
 endif()
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map "${OLD_LIBC} { global: *; };\n")
 foreach(name libdl.so.2 libpthread.so.0)
-  add_library(${name} SHARED enforce/oldlibc.c)
-  target_compile_options(${name} PRIVATE -fno-builtin -w)
+  add_library(${name} SHARED EXCLUDE_FROM_ALL enforce/oldlibc.c)
+  target_compile_options(${name} PRIVATE -fno-builtin)
   set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX "" NO_SONAME ON C_VISIBILITY_PRESET default
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/oldlibc)
   target_link_options(${name} PRIVATE -nostdlib -Wl,-soname,${name}
     -Wl,--version-script,${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map)
 endforeach()
 target_compile_definitions(libdl.so.2 PRIVATE FOR_LIBDL)
-# The library that stands before NVML, too.
+# Also for the library that wraps NVML. The sanitizers need the machine's libc.
 function(link_old_libc target)
+  if(MILLIGPU_SANITIZE)
+    return()
+  endif()
   target_link_libraries(${target} PRIVATE -Wl,--no-as-needed libdl.so.2 libpthread.so.0 -Wl,--as-needed)
   set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
 endfunction()
 link_old_libc(enforce)
+# A thread and fork handlers of the library go on after dlclose.
+target_link_options(enforce PRIVATE -Wl,-z,nodelete)
 
-# The same for NVML: this tenant's cards, memory and processes; nothing that changes a card.
+# The same for NVML: shows this tenant's GPUs, memory and processes, and refuses to change a GPU.
 set(ENFORCE_SETTINGS ${CMAKE_CURRENT_BINARY_DIR}/enforce-settings.c)
 add_custom_command(
   OUTPUT ${ENFORCE_SETTINGS}
@@ -54,3 +59,4 @@ nvml_library(enforce-nvml enforce WRAP
   ${ENFORCE_SETTINGS} enforce/folder.c enforce/view.c enforce/view_processes.c pages/pages.c)
 target_include_directories(enforce-nvml-objects PRIVATE enforce include)
 link_old_libc(enforce-nvml)
+target_link_options(enforce-nvml PRIVATE -Wl,-z,nodelete)

@@ -1,7 +1,7 @@
-/* Finding the tenant's folder and what is in it.
+/* Finds the tenant's directory and its files.
  *
- * It is found from where this library was opened, never from the environment: what a tenant can set must not choose its
- * limits. */
+ * The directory is found from the path of this library, never from the environment: a tenant must not be able to choose
+ * its limits with a variable. */
 #define _GNU_SOURCE
 #include "folder.h"
 #include <dlfcn.h>
@@ -27,11 +27,11 @@ void say(const char *format, ...)
     if (used > sizeof line - 1)
         used = sizeof line - 1;
     line[used++] = '\n';
-    ssize_t ignored = write(STDERR_FILENO, line, used); /* in one piece: others write there too */
+    ssize_t ignored = write(STDERR_FILENO, line, used); /* one write, because other processes write to stderr too */
     (void)ignored;
 }
 
-/* The folder beside this library, if there is one. */
+/* The directory next to this library, if there is one. */
 void folder_find(void)
 {
     Dl_info self;
@@ -58,7 +58,7 @@ void *folder_map(int file, size_t size, int protection)
         return 0;
     off_t length = lseek(file, 0, SEEK_END);
     if (length != (off_t)size) {
-        errno = EINVAL; /* a shorter file would be a fault later, when somebody reads its end */
+        errno = EINVAL; /* reading past the end of a shorter file would raise SIGBUS */
         return 0;
     }
     void *page = mmap(0, size, protection, MAP_SHARED, file, 0);

@@ -1,4 +1,4 @@
-/* The tenant's folder, for both libraries that stand in a driver's place. */
+/* The tenant's directory, for both libraries that take a driver library's place. */
 #pragma once
 #include "milligpu/pages.h"
 #include <stddef.h>
@@ -8,9 +8,10 @@ extern char tenant_folder[FOLDER_ROOM];
 void say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line on stderr */
 
 void folder_find(void);
-/* What is wrong, or null and the limits page, for reading. */
+/* Returns the limits page, mapped for reading, and null; or what is wrong. */
 const char *folder_limits(const struct mg_limits_page **page);
 int folder_open(const char *name, int flags);
 void *folder_map(int file, size_t size, int protection);
-/* A library of the driver's, by its full path: the loader then opens it beside ours, though both have one name. */
+/* Open a driver library by its full path: the loader then keeps it apart from ours, although both have the same
+ * name. */
 void *folder_library(const char *name);

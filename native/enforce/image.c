@@ -1,16 +1,23 @@
-/* How much memory a module takes of the card for its variables, read from the module itself before it is loaded.
+/* How much GPU memory a module takes for its variables, read from the module before it is loaded.
  *
- * PTX declares its variables with their sizes; a cubin is an ELF file whose sections have them. Of a fat binary, which
- * holds modules in packed form, the packed size is all that can be read; a zero-filled variable in one does not show
- * there, and is found by the audit only. */
+ * PTX declares its variables with their sizes; a cubin is an ELF file with the sizes in its sections. A fat binary
+ * holds compressed modules, and only its compressed size can be read. Zero-filled variables do not show in that size;
+ * only the audit finds them. */
 #include "image.h"
 #include <elf.h>
 #include <string.h>
 
 enum { FAT_MAGIC = (int)0xBA55ED50, FAT_WRAPPER = 0x466243B1 };
 
-struct fat_header { uint32_t magic; uint16_t version, header_size; uint64_t size; };
-struct fat_wrapper { uint32_t magic, version; const void *data; };
+struct fat_header {
+    uint32_t magic;
+    uint16_t version, header_size;
+    uint64_t size;
+};
+struct fat_wrapper {
+    uint32_t magic, version;
+    const void *data;
+};
 
 static uint64_t elf_bytes(const Elf64_Ehdr *file)
 {
@@ -25,9 +32,12 @@ static uint64_t elf_bytes(const Elf64_Ehdr *file)
 }
 
 /* ---- PTX ---- */
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
-/* The bytes of a type such as .b8, .f32 or .u64; 0 when the word is another directive. */
+/* Size in bytes of a type such as .b8, .f32 or .u64; 0 if the word is another directive. */
 static uint64_t type_bytes(const char *word)
 {
     if (word[0] != '.' || !strchr("bsuf", word[1]))
@@ -45,7 +55,7 @@ static uint64_t times(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* One declaration, from behind its .global to its end: type, vector, and the extents in brackets. */
+/* One declaration, from after its .global to its end: type, vector, and the extents in brackets. */
 static uint64_t declared(const char *at)
 {
     uint64_t bytes = 0, count = 1;
@@ -64,7 +74,7 @@ static uint64_t declared(const char *at)
     return times(bytes, count);
 }
 
-/* Inside an instruction the word is part of a longer one, such as ld.global.f32. */
+/* Inside an instruction, .global is part of a longer word such as ld.global.f32. */
 static bool begins_declaration(const char *text, const char *at, size_t length)
 {
     static const char external[] = ".extern";

@@ -1,7 +1,7 @@
-/* Reading modules; by itself, so that tests can drive it. */
+/* Reading modules; separate, so that tests can call it. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the variables (and, where it can be seen, the code) of a module in memory take. PTX ends with a zero. */
+/* The bytes that the variables (and, where visible, the code) of a module in memory take. PTX ends with a zero byte. */
 uint64_t image_bytes(const void *image);

@@ -3,25 +3,27 @@
 #include "lease.h"
 #include "pace.h"
 
-/* `what` and `size` tell its duration apart from others': the function or the graph, and how many threads there are. */
-#define LEASED(what, size, stream, call)                                               \
-    ({                                                                                 \
-        int gpu = stream_gpu(stream);                                                  \
-        struct lease_work work = {.key = pace_key(what, size)};                        \
-        if (gpu >= 0)                                                                  \
-            lease_enter((unsigned)gpu, &work);                                         \
-        CUresult answer = (call);                                                      \
-        if (gpu >= 0)                                                                  \
-            lease_leave((unsigned)gpu, &work, stream, answer == CUDA_SUCCESS);         \
-        answer;                                                                        \
+/* `what` and `size` identify the kind of work, for its estimated duration: the function or graph, and the number of
+ * threads. */
+#define LEASED(what, size, stream, call)                                                                               \
+    ({                                                                                                                 \
+        int gpu = lease_is_captured(stream) ? -1 : stream_gpu(stream);                                                 \
+        struct lease_work work = {.key = pace_key(what, size)};                                                        \
+        if (gpu >= 0)                                                                                                  \
+            lease_enter((unsigned)gpu, &work);                                                                         \
+        CUresult answer = (call);                                                                                      \
+        if (gpu >= 0)                                                                                                  \
+            lease_leave((unsigned)gpu, &work, stream, answer == CUDA_SUCCESS);                                         \
+        answer;                                                                                                        \
     })
 #define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
-#define SHAPE CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
-              unsigned shared, CUstream stream, void **values
+#define SHAPE                                                                                                          \
+    CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,                 \
+        unsigned shared, CUstream stream, void **values
 #define SHAPED function, gx, gy, gz, bx, by, bz, shared, stream, values
 #define THREADS(x, y, z, blocks) ((uint64_t)(x) * (y) * (z) * (blocks))
-#define SHAPE_THREADS THREADS(gx, gy, gz, (uint64_t)bx *by *bz)
+#define SHAPE_THREADS THREADS(gx, gy, gz, (uint64_t)bx * by * bz)
 
 API cuLaunchKernel(SHAPE, void **extra)
 {
@@ -44,13 +46,15 @@ static uint64_t config_threads(const CUlaunchConfig *config)
 API cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **values, void **extra)
 {
     CUstream stream = config ? config->hStream : 0;
-    return LEASED(function, config_threads(config), stream, cudaapi_real.cuLaunchKernelEx(config, function, values, extra));
+    return LEASED(function, config_threads(config), stream,
+                  cudaapi_real.cuLaunchKernelEx(config, function, values, extra));
 }
 
 API cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **values, void **extra)
 {
     CUstream stream = config && config->hStream ? config->hStream : CU_STREAM_PER_THREAD;
-    return LEASED(function, config_threads(config), stream, cudaapi_real.cuLaunchKernelEx_ptsz(config, function, values, extra));
+    return LEASED(function, config_threads(config), stream,
+                  cudaapi_real.cuLaunchKernelEx_ptsz(config, function, values, extra));
 }
 
 API cuLaunchCooperativeKernel(SHAPE)
@@ -63,8 +67,8 @@ API cuLaunchCooperativeKernel_ptsz(SHAPE)
     return LEASED(function, SHAPE_THREADS, PER_THREAD(stream), cudaapi_real.cuLaunchCooperativeKernel_ptsz(SHAPED));
 }
 
-/* Needs the lease of every card it runs on. Always in the order of the page, so that two tenants that want the same
- * cards do not wait for each other. */
+/* Needs the lease of every GPU it runs on. Leases are always taken in the page's order, so two tenants that want the
+ * same GPUs cannot deadlock. */
 API cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsigned flags)
 {
     int part_of[MG_PAGE_GPUS];
@@ -102,7 +106,7 @@ API cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
     return LEASED(graph, 1, PER_THREAD(stream), cudaapi_real.cuGraphLaunch_ptsz(graph, stream));
 }
 
-/* ---- as launches were before CUDA 4 ---- */
+/* ---- launches as before CUDA 4 ---- */
 API cuLaunch(CUfunction function)
 {
     return LEASED(function, 1, 0, cudaapi_real.cuLaunch(function));

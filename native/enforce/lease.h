@@ -1,4 +1,5 @@
-/* The library's half of the lease: one per GPU, held by one tenant at a time; launches happen inside it.
+/* The library's half of the lease. Each GPU has one lease, one tenant holds it at a time, and launches happen inside
+ * it.
  *
  * `gpu` is the index in the limits page.
  */
@@ -10,9 +11,10 @@
 
 #include "milligpu/pages.h"
 
-/* What the lease needs of the driver. */
+/* The driver functions that the lease needs. */
 struct lease_driver {
     CUresult (*event_create)(CUevent *, unsigned);
+    CUresult (*event_destroy)(CUevent);
     CUresult (*event_record)(CUevent, CUstream);
     CUresult (*event_query)(CUevent);
     CUresult (*event_elapsed)(float *, CUevent, CUevent);
@@ -24,26 +26,38 @@ struct lease_driver {
     CUresult (*context_pop)(CUcontext *);
 };
 
-/* Once per process, after the pages were opened; the page, the folder's path and the driver stay the caller's. */
+/* Call once per process, after the pages are opened. The caller keeps page, path and driver alive. */
 void lease_start(const struct mg_limits_page *page, const char *folder, const struct lease_driver *driver);
 
-/* A piece of work on its way to the driver. The caller says what it is; the rest is between enter and leave. */
+/* A piece of work on its way to the driver. The caller sets `key` and `bytes`; enter and leave use the rest. */
 struct lease_work {
-    uint64_t key;   /* pace_key of what it is: tells kinds of work apart for the estimate of their duration */
-    uint64_t bytes; /* of a copy or memset, else 0 */
+    uint64_t key;   /* pace_key of the work: the kind by which durations are estimated */
+    uint64_t bytes; /* size of a copy or memset, else 0 */
     int64_t estimate;
-    int64_t entered; /* when it was let in */
+    int64_t entered; /* when it was admitted */
     int unknown;     /* its kind has not been measured */
 };
 
-/* Before work is handed to the driver: waits until it may be. Every enter is followed by its leave. */
+/* Call before work is handed to the driver: waits until it may launch. Every enter is followed by a leave. */
 void lease_enter(unsigned gpu, struct lease_work *work);
 
-/* After it was handed over (`launched`), or was refused by the driver (not `launched`). The per-thread default stream
- * is CU_STREAM_PER_THREAD here, never null. */
+/* Call after the work was handed over (`launched`), or the driver refused it (not `launched`). The per-thread default
+ * stream is CU_STREAM_PER_THREAD here, never null. */
 void lease_leave(unsigned gpu, const struct lease_work *work, CUstream stream, int launched);
 
-/* This process just synchronised with something on this GPU: a good moment to see what is still outstanding. */
+/* Whether a launch into this stream is captured: it does not run, so it needs no lease. */
+int lease_is_captured(CUstream stream);
+
+/* Call before a capture begins, and after one ended or did not begin. */
+void lease_capture_begins(void);
+void lease_capture_ends(void);
+
+/* Call before a stream or a context is destroyed. With a null context: every context of `gpu`. */
+void lease_stream_ends(CUstream stream);
+void lease_context_ends(CUcontext context);
+void lease_gpu_ends(unsigned gpu);
+
+/* Call after this process synchronized with something on this GPU: a good moment to check what is still outstanding. */
 void lease_idle(unsigned gpu);
 
 #endif

@@ -34,7 +34,7 @@ static bool grow(void)
     return true;
 }
 
-/* Without memory for the line the bytes stay charged until the process ends: too much rather than too little. */
+/* Without memory for the entry, the bytes stay charged until the process ends: too much rather than too little. */
 void ledger_put(struct holding holding)
 {
     struct holding *line = malloc(sizeof *line);
@@ -71,7 +71,7 @@ bool ledger_take(enum holding_kind kind, uintptr_t handle, struct holding *taken
     return found;
 }
 
-/* All holdings of a context, or all there are, out of the table. */
+/* Remove all holdings of a context, or all holdings, from the table. */
 static struct holding *unlink_all(CUcontext context, bool every)
 {
     struct holding *list = 0;
@@ -104,8 +104,14 @@ void ledger_end(CUcontext context)
     }
 }
 
-void ledger_before_fork(void) { pthread_mutex_lock(&lock); }
-void ledger_in_parent(void) { pthread_mutex_unlock(&lock); }
+void ledger_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+void ledger_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
 
 void ledger_in_child(void)
 {

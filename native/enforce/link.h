@@ -1,21 +1,21 @@
-/* The way to the arbiter: one socket per process, and waiting for words of the limits page to change. */
+/* The connection to the arbiter, one socket per process, and waiting for words of the limits page to change. */
 #ifndef MILLIGPU_LINK_H
 #define MILLIGPU_LINK_H
 
 #include "protocol.h"
 
-/* The folder with the arbiter's socket; stays the caller's. */
+/* The directory with the arbiter's socket; the caller keeps the string alive. */
 void link_start(const char *folder);
 
-/* Says it, over a new connection if the old one is gone. The connection's number, or 0: there is no arbiter now.
- * What was said over another connection than the present one must be said again. */
+/* Send a message, over a new connection if the old one is gone. Returns the connection's number, or 0 if there is no
+ * arbiter now. Messages sent over an earlier connection must be sent again. */
 unsigned link_say(const struct lease_message *message);
 unsigned link_number(void);
 
-/* In a child of fork: the parent's connection is not ours. */
+/* Call in a child of fork: the connection belongs to the parent. */
 void link_forget(void);
 
-/* Sleep until `*word` is no longer `value`, somebody wakes us, or the clock reads `deadline`. */
+/* Sleep until `*word` differs from `value`, a thread wakes this one, or the clock reaches `deadline`. */
 void word_wait(const uint32_t *word, uint32_t value, int64_t deadline);
 void word_wake(const uint32_t *word);
 

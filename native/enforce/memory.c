@@ -1,38 +1,24 @@
-/* Plain memory: linear, pitched, managed, imported; and what a program is told about it. */
+/* Plain memory: linear, pitched, managed and imported; and the sizes that programs can query. */
 #include "enforce.h"
 
 /* ---- allocating ---- */
 API cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
-    struct charge charge;
-    CUresult status = charge_begin(&charge, "cuMemAlloc", size);
-    if (status)
-        return status;
-    status = cudaapi_real.cuMemAlloc_v2(pointer, size);
-    return charge_end(charge, status, HOLDING_POINTER, status ? 0 : *pointer);
+    return ALLOCATE(HOLDING_POINTER, "cuMemAlloc", size, pointer, cudaapi_real.cuMemAlloc_v2(pointer, size));
 }
 
 API cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned size)
 {
-    struct charge charge;
-    CUresult status = charge_begin(&charge, "cuMemAlloc", size);
-    if (status)
-        return status;
-    status = cudaapi_real.cuMemAlloc(pointer, size);
-    return charge_end(charge, status, HOLDING_POINTER, status ? 0 : *pointer);
+    return ALLOCATE(HOLDING_POINTER, "cuMemAlloc", size, pointer, cudaapi_real.cuMemAlloc(pointer, size));
 }
 
 API cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
 {
-    struct charge charge;
-    CUresult status = charge_begin(&charge, "cuMemAllocManaged", size);
-    if (status)
-        return status;
-    status = cudaapi_real.cuMemAllocManaged(pointer, size, flags);
-    return charge_end(charge, status, HOLDING_POINTER, status ? 0 : *pointer);
+    return ALLOCATE(HOLDING_POINTER, "cuMemAllocManaged", size, pointer,
+                    cudaapi_real.cuMemAllocManaged(pointer, size, flags));
 }
 
-/* How wide the driver makes a row is known afterwards: first the least it can be, then what it is. */
+/* The width of a row is known only after the allocation: charge the least it can be first, then what it is. */
 static CUresult pitched(struct charge charge, CUresult status, CUdeviceptr pointer, uint64_t pitch, uint64_t height)
 {
     uint64_t whole = account_round(pitch * height);
@@ -74,7 +60,7 @@ API cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, un
 API cuMemFree_v2(CUdeviceptr pointer)
 {
     CUresult status = GIVE_BACK(HOLDING_POINTER, pointer, cudaapi_real.cuMemFree_v2(pointer));
-    pools_refresh(); /* it may have been a pool's */
+    pools_refresh(); /* it may have belonged to a pool */
     return status;
 }
 
@@ -85,7 +71,18 @@ API cuMemFree(CUdeviceptr_v1 pointer)
     return status;
 }
 
-/* ---- imports: what another process allocated stays allocated while we have it open, whoever paid for it ---- */
+/* ---- imports: memory of another process stays allocated while this one has it open, whichever process paid for it
+ * ---- */
+
+/* The GPU that memory is on: not always that of the current context, which another GPU's memory can be opened in. */
+int pointer_gpu(CUdeviceptr pointer)
+{
+    int device = -1;
+    CUresult status = cudaapi_real.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+    int gpu = status ? -1 : device_gpu(device);
+    return gpu >= 0 ? gpu : current_gpu();
+}
+
 static CUresult opened(CUresult status, CUdeviceptr pointer)
 {
     struct charge charge;
@@ -94,7 +91,8 @@ static CUresult opened(CUresult status, CUdeviceptr pointer)
         return status;
     if (cudaapi_real.cuMemGetAddressRange_v2(0, &size, pointer))
         size = 0;
-    status = size ? charge_begin(&charge, "cuIpcOpenMemHandle", size) : CUDA_ERROR_NOT_SUPPORTED;
+    status = size ? charge_begin_on(&charge, "cuIpcOpenMemHandle", pointer_gpu(pointer), size)
+                  : CUDA_ERROR_NOT_SUPPORTED;
     if (status) {
         cudaapi_real.cuIpcCloseMemHandle(pointer);
         return status;
@@ -121,12 +119,8 @@ API cuIpcCloseMemHandle(CUdeviceptr pointer)
 
 API cuImportExternalMemory(CUexternalMemory *made, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *wanted)
 {
-    struct charge charge;
-    CUresult status = charge_begin(&charge, "cuImportExternalMemory", wanted ? wanted->size : 0);
-    if (status)
-        return status;
-    status = cudaapi_real.cuImportExternalMemory(made, wanted);
-    return charge_end(charge, status, HOLDING_EXTERNAL, status ? 0 : (uintptr_t)*made);
+    return ALLOCATE(HOLDING_EXTERNAL, "cuImportExternalMemory", wanted ? wanted->size : 0, made,
+                    cudaapi_real.cuImportExternalMemory(made, wanted));
 }
 
 API cuDestroyExternalMemory(CUexternalMemory memory)
@@ -134,23 +128,26 @@ API cuDestroyExternalMemory(CUexternalMemory memory)
     return GIVE_BACK(HOLDING_EXTERNAL, memory, cudaapi_real.cuDestroyExternalMemory(memory));
 }
 
-/* ---- what a program is told ---- */
-static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+/* ---- queries ---- */
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 API cuMemGetInfo_v2(size_t *available, size_t *total)
 {
-    size_t card_free, card_total;
-    CUresult status = cudaapi_real.cuMemGetInfo_v2(&card_free, &card_total);
+    size_t gpu_free, gpu_total;
+    CUresult status = cudaapi_real.cuMemGetInfo_v2(&gpu_free, &gpu_total);
     int gpu = current_gpu();
     if (status || gpu < 0)
         return status ? status : CUDA_ERROR_INVALID_CONTEXT;
     pools_refresh();
     account_settle();
-    uint64_t cap = account_cap((unsigned)gpu), used = account_used((unsigned)gpu);
+    uint64_t limit = account_limit((unsigned)gpu), used = account_used((unsigned)gpu);
     if (available)
-        *available = smaller(card_free, used < cap ? cap - used : 0);
+        *available = smaller(gpu_free, used < limit ? limit - used : 0);
     if (total)
-        *total = smaller(card_total, cap);
+        *total = smaller(gpu_total, limit);
     return CUDA_SUCCESS;
 }
 
@@ -170,7 +167,7 @@ API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     CUresult status = cudaapi_real.cuDeviceTotalMem_v2(bytes, device);
     int gpu = device_gpu(device);
     if (!status)
-        *bytes = gpu < 0 ? 0 : smaller(*bytes, account_cap((unsigned)gpu));
+        *bytes = gpu < 0 ? 0 : smaller(*bytes, account_limit((unsigned)gpu));
     return status;
 }
 

@@ -1,11 +1,11 @@
-/* Modules bring variables along, which take memory as an allocation does. */
+/* Modules contain variables, which take memory as an allocation does. */
 #include "enforce.h"
 #include "image.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A file's image, with the zero behind it that PTX ends with. */
+/* The image in a file, followed by the zero byte that ends PTX. */
 static uint64_t file_bytes(const char *path)
 {
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
@@ -25,36 +25,27 @@ static uint64_t file_bytes(const char *path)
     return bytes;
 }
 
-#define LOADED(symbol, bytes, made, call)                                              \
-    ({                                                                                 \
-        struct charge charge;                                                          \
-        CUresult answer = charge_begin(&charge, symbol, bytes);                        \
-        if (!answer) {                                                                 \
-            answer = (call);                                                           \
-            answer = charge_end(charge, answer, HOLDING_MODULE, answer ? 0 : (uintptr_t) * (made)); \
-        }                                                                              \
-        answer;                                                                        \
-    })
-
 API cuModuleLoad(CUmodule *made, const char *path)
 {
-    return LOADED("cuModuleLoad", file_bytes(path), made, cudaapi_real.cuModuleLoad(made, path));
+    return ALLOCATE(HOLDING_MODULE, "cuModuleLoad", file_bytes(path), made, cudaapi_real.cuModuleLoad(made, path));
 }
 
 API cuModuleLoadData(CUmodule *made, const void *image)
 {
-    return LOADED("cuModuleLoadData", image_bytes(image), made, cudaapi_real.cuModuleLoadData(made, image));
+    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadData", image_bytes(image), made,
+                    cudaapi_real.cuModuleLoadData(made, image));
 }
 
 API cuModuleLoadDataEx(CUmodule *made, const void *image, unsigned count, CUjit_option *options, void **values)
 {
-    return LOADED("cuModuleLoadDataEx", image_bytes(image), made,
-                  cudaapi_real.cuModuleLoadDataEx(made, image, count, options, values));
+    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadDataEx", image_bytes(image), made,
+                    cudaapi_real.cuModuleLoadDataEx(made, image, count, options, values));
 }
 
 API cuModuleLoadFatBinary(CUmodule *made, const void *image)
 {
-    return LOADED("cuModuleLoadFatBinary", image_bytes(image), made, cudaapi_real.cuModuleLoadFatBinary(made, image));
+    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadFatBinary", image_bytes(image), made,
+                    cudaapi_real.cuModuleLoadFatBinary(made, image));
 }
 
 API cuModuleUnload(CUmodule module)
@@ -62,7 +53,7 @@ API cuModuleUnload(CUmodule module)
     return GIVE_BACK(HOLDING_MODULE, module, cudaapi_real.cuModuleUnload(module));
 }
 
-/* ---- libraries: modules of no context in particular; charged on the card in use when they are loaded ---- */
+/* ---- libraries: modules without a context; charged on the GPU that is current when they are loaded ---- */
 static CUresult library_begin(struct charge *charge, uint64_t bytes)
 {
     int gpu = current_gpu();
@@ -73,8 +64,8 @@ static CUresult library_end(struct charge charge, CUresult status, const CUlibra
 {
     if (status || charge.gpu < 0 || !charge.bytes)
         return charge_end(charge, status, HOLDING_LIBRARY, 0);
-    ledger_put((struct holding){.kind = HOLDING_LIBRARY, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)*made,
-                                .bytes = charge.bytes});
+    ledger_put((struct holding){
+        .kind = HOLDING_LIBRARY, .gpu = (unsigned)charge.gpu, .handle = (uintptr_t)*made, .bytes = charge.bytes});
     return CUDA_SUCCESS;
 }
 

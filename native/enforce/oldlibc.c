@@ -1,9 +1,10 @@
-/* Stands for libdl and libpthread while the limits library is linked, and only then.
+/* Replaces libdl and libpthread while the limits library is linked, and only then.
  *
- * Images bring their own libc. Since glibc 2.34 these functions are in libc.so.6 under new versions, which an older one
- * does not have; under their old versions, in the libraries they were in, every glibc since 2.17 has them. */
-#define NOBODY_CALLS_THIS(name) \
-    void name(void);            \
+ * Container images bring their own libc. Since glibc 2.34 these functions are in libc.so.6 under new versions that an
+ * older glibc does not have. Every glibc since 2.17 has them under their old versions, in the libraries they used to be
+ * in. */
+#define NOBODY_CALLS_THIS(name)                                                                                        \
+    void name(void);                                                                                                   \
     void name(void) {}
 
 #ifdef FOR_LIBDL

@@ -1,9 +1,11 @@
-/* Memory pools. What a pool holds of the card is what counts, not what is allocated from it: a pool keeps freed memory
- * for later. The driver says how much it holds; that is charged, looked at again after every call that can change it.
+/* Memory pools. A pool keeps freed memory for later, so the charge is what the pool holds of the GPU, not what is
+ * allocated from it. The driver reports how much a pool holds; the charge is updated after every call that can change
+ * it.
  *
- * An allocation that may make its pool grow is charged before it is tried. One for which the pool has room is tried
- * first; if the pool grew all the same and that does not fit, it is undone. */
+ * An allocation that may make its pool grow is charged before it is tried. An allocation for which the pool has room is
+ * tried first; if the pool grew nevertheless and that does not fit, the allocation is undone. */
 #include "enforce.h"
+#include "lease.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,7 +13,7 @@
 struct pool {
     struct pool *next;
     CUmemoryPool handle;
-    int gpu; /* -1: memory of the host */
+    int gpu; /* -1: host memory */
     uint64_t charged;
 };
 
@@ -19,8 +21,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
 static atomic_uint pool_count;
 
-void pools_before_fork(void) { pthread_mutex_lock(&lock); }
-void pools_in_parent(void) { pthread_mutex_unlock(&lock); }
+void pools_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+void pools_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
 
 void pools_in_child(void)
 {
@@ -51,7 +59,7 @@ static bool is_of(CUmemoryPool handle, CUdevice device)
            || (cudaapi_real.cuDeviceGetMemPool(&pool, device) == CUDA_SUCCESS && pool == handle);
 }
 
-/* A pool that nobody made is a card's own. */
+/* A pool that the program did not create is a GPU's own. */
 static struct pool *pool_find(CUmemoryPool handle)
 {
     for (struct pool *pool = pools; pool; pool = pool->next)
@@ -84,7 +92,7 @@ static void settle(struct pool *pool)
     pool->charged = reserved;
 }
 
-/* Charge what the pool grew beyond what was charged ahead; false: it does not fit. */
+/* Charge what the pool grew beyond what was charged ahead; false if it does not fit. */
 static bool settle_growth(struct pool *pool)
 {
     uint64_t reserved;
@@ -129,7 +137,7 @@ static bool make_room(struct pool *pool, uint64_t bytes, CUstream stream)
     trim((unsigned)pool->gpu);
     if (charge_ahead(pool, bytes))
         return true;
-    cudaapi_real.cuStreamSynchronize(stream); /* what was freed in it is free then */
+    cudaapi_real.cuStreamSynchronize(stream); /* what was freed in the stream is free after this */
     trim((unsigned)pool->gpu);
     return charge_ahead(pool, bytes);
 }
@@ -138,7 +146,7 @@ static CUresult allocate(struct pool *pool, CUdeviceptr *pointer, uint64_t size,
 {
     uint64_t bytes = account_round(size), known;
     if (!figure(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &known))
-        return CUDA_ERROR_NOT_SUPPORTED; /* a driver that does not say what its pools hold: 11.2 */
+        return CUDA_ERROR_NOT_SUPPORTED; /* a driver (11.2) that does not report what its pools hold */
     settle(pool);
     if (!make_room(pool, bytes, per_thread && !stream ? CU_STREAM_PER_THREAD : stream))
         return charge_refused("cuMemAllocAsync", (unsigned)pool->gpu, bytes);
@@ -154,29 +162,15 @@ static CUresult allocate(struct pool *pool, CUdeviceptr *pointer, uint64_t size,
 }
 
 /* ---- the API ---- */
-/* Memory nodes of graphs are taken at launch, from a place that no cap reaches. */
-static CUresult refuse_graph_memory(void)
-{
-    static atomic_bool said;
-    if (!atomic_exchange(&said, true))
-        say("memory nodes in graphs are not available with a memory limit; allocate before the capture");
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-static bool is_capturing(CUstream stream)
-{
-    CUstreamCaptureStatus status;
-    return cudaapi_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS
-           && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 static CUresult from_pool(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, CUstream stream, bool per_thread)
 {
-    if (is_capturing(per_thread && !stream ? CU_STREAM_PER_THREAD : stream))
-        return refuse_graph_memory();
+    /* In a capture it becomes a memory node, which is charged when the graph is instantiated. */
+    if (lease_is_captured(per_thread && !stream ? CU_STREAM_PER_THREAD : stream))
+        return per_thread ? cudaapi_real.cuMemAllocFromPoolAsync_ptsz(pointer, size, handle, stream)
+                          : cudaapi_real.cuMemAllocFromPoolAsync(pointer, size, handle, stream);
     pthread_mutex_lock(&lock);
     struct pool *pool = pool_find(handle);
-    CUresult status = !pool           ? CUDA_ERROR_INVALID_VALUE
+    CUresult status = !pool            ? CUDA_ERROR_INVALID_VALUE
                       : pool->gpu >= 0 ? allocate(pool, pointer, size, stream, per_thread)
                       : per_thread     ? cudaapi_real.cuMemAllocFromPoolAsync_ptsz(pointer, size, handle, stream)
                                        : cudaapi_real.cuMemAllocFromPoolAsync(pointer, size, handle, stream);
@@ -194,7 +188,7 @@ API cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool
     return from_pool(pointer, size, pool, stream, true);
 }
 
-/* From the stream's card's current pool, named, so that we know which it was. */
+/* Allocate from the current pool of the stream's GPU, named explicitly so that the pool is known. */
 static CUresult from_current(CUdeviceptr *pointer, size_t size, CUstream stream, bool per_thread)
 {
     CUmemoryPool pool;
@@ -247,8 +241,8 @@ API cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *wanted)
     return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Pointers that are still allocated keep their memory, and their charge, after the pool: until the process ends, since
- * the driver no longer says what the pool holds. */
+/* Pointers that are still allocated keep their memory and their charge after the pool is destroyed, until the process
+ * ends, because the driver no longer reports what the pool holds. */
 API cuMemPoolDestroy(CUmemoryPool handle)
 {
     uint64_t used = 0;
@@ -277,7 +271,7 @@ API cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
     return status;
 }
 
-/* A pointer of another process's pool: as with other imports, who has it open holds it. */
+/* A pointer of another process's pool: as with other imports, the process that opened it holds it. */
 API cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUmemPoolPtrExportData *shared)
 {
     struct charge charge;
@@ -287,7 +281,8 @@ API cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUmemPoolPtr
         return status;
     if (cudaapi_real.cuMemGetAddressRange_v2(0, &size, *pointer))
         size = 0;
-    status = size ? charge_begin(&charge, "cuMemPoolImportPointer", size) : CUDA_ERROR_NOT_SUPPORTED;
+    status = size ? charge_begin_on(&charge, "cuMemPoolImportPointer", pointer_gpu(*pointer), size)
+                  : CUDA_ERROR_NOT_SUPPORTED;
     if (status) {
         cudaapi_real.cuMemFree_v2(*pointer);
         return status;
@@ -313,40 +308,4 @@ bool pools_trim(unsigned gpu)
     trim(gpu);
     pthread_mutex_unlock(&lock);
     return true;
-}
-
-/* ---- graphs ---- */
-API cuGraphAddMemAllocNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *before, size_t count,
-                           CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
-{
-    (void)made, (void)graph, (void)before, (void)count, (void)wanted;
-    return refuse_graph_memory();
-}
-
-static bool takes_memory(const CUgraphNodeParams *wanted)
-{
-    return wanted && wanted->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;
-}
-
-API cuGraphAddNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *before, size_t count, CUgraphNodeParams *wanted)
-{
-    if (takes_memory(wanted))
-        return refuse_graph_memory();
-    return cudaapi_real.cuGraphAddNode(made, graph, before, count, wanted);
-}
-
-API cuGraphAddNode_v2(CUgraphNode *made, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *edges,
-                      size_t count, CUgraphNodeParams *wanted)
-{
-    if (takes_memory(wanted))
-        return refuse_graph_memory();
-    return cudaapi_real.cuGraphAddNode_v2(made, graph, before, edges, count, wanted);
-}
-
-API cuGraphAddNode_v3(CUgraphNode *made, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *edges,
-                      size_t count, CUgraphNodeParams *wanted)
-{
-    if (takes_memory(wanted))
-        return refuse_graph_memory();
-    return cudaapi_real.cuGraphAddNode_v3(made, graph, before, edges, count, wanted);
 }

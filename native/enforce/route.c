@@ -1,91 +1,84 @@
-/* The driver's own directory of functions, and what it says about itself.
+/* The driver's directory of functions.
  *
- * To a program this library is a driver of the CUDA release whose header it was made from, or of the driver's own
- * release where that is older: what a newer driver has beyond it does not exist, because nobody has read yet whether it
- * allocates or launches. */
+ * Version and private tables of the driver are passed on untouched: the CUDA runtime checks one against the other.
+ * Functions of releases that are newer than the header of this library are hidden, because it is not known whether they
+ * allocate or launch. */
 #include "enforce.h"
 #include <string.h>
 
+typedef CUresult lookup(const char *name, void **function, int release, cuuint64_t flags,
+                        CUdriverProcAddressQueryResult *result);
+
+static CUresult hide(void **function, CUdriverProcAddressQueryResult *result)
+{
+    *function = 0;
+    if (!result)
+        return CUDA_ERROR_NOT_FOUND;
+    *result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return CUDA_SUCCESS;
+}
+
+/* The newest release whose functions the driver has. */
 static int release_of_driver(void)
 {
     int release = 0;
-    if (cudaapi_real.cuDriverGetVersion(&release))
-        return 0;
-    return release < CUDA_VERSION ? release : CUDA_VERSION;
+    return cudaapi_real.cuDriverGetVersion(&release) ? 0 : release;
 }
 
-API cuDriverGetVersion(int *release)
-{
-    CUresult status = cudaapi_real.cuDriverGetVersion(release);
-    if (!status && *release > CUDA_VERSION)
-        *release = CUDA_VERSION;
-    return status;
-}
-
-/* Our function where we wrap, otherwise the driver's own. `found` is what the driver answered. */
-static void *ours_or(void *found, const char *name, int release, cuuint64_t flags)
+/* `*function` is the driver's function for this release. A program that asks for a newer release than the header's gets
+ * the header's variant if the driver has no newer one; otherwise it expects a signature that this library does not
+ * know. */
+static CUresult ours(lookup *driver, void **function, const char *name, int release, cuuint64_t flags,
+                     CUdriverProcAddressQueryResult *result)
 {
     int known;
-    const struct cudaapi_proc *row = cudaapi_find(name, release, flags, &known);
-    if (!row)
-        return 0;
-    return row->implemented ? (void *)row->function : found;
+    void *older = *function;
+    if (release > CUDA_VERSION && driver(name, &older, CUDA_VERSION, flags, 0))
+        return hide(function, result);
+    int newest = release_of_driver();
+    const struct cudaapi_proc *row = cudaapi_find(name, release < newest ? release : newest, flags, &known);
+    if (!row || older != *function)
+        return hide(function, result);
+    if (row->implemented)
+        *function = (void *)row->function;
+    return CUDA_SUCCESS;
 }
 
 API cuGetProcAddress_v2(const char *name, void **function, int release, cuuint64_t flags,
                         CUdriverProcAddressQueryResult *result)
 {
-    int newest = release_of_driver();
-    if (release > newest)
-        release = newest;
     CUresult status = cudaapi_real.cuGetProcAddress_v2(name, function, release, flags, result);
     if (status || !name || !function || !*function)
         return status;
-    *function = ours_or(*function, name, release, flags);
-    if (*function)
-        return status;
-    if (result)
-        *result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    return result ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return ours(cudaapi_real.cuGetProcAddress_v2, function, name, release, flags, result);
+}
+
+static CUresult look_up_v1(const char *name, void **function, int release, cuuint64_t flags,
+                           CUdriverProcAddressQueryResult *result)
+{
+    (void)result;
+    return cudaapi_real.cuGetProcAddress(name, function, release, flags);
 }
 
 API cuGetProcAddress(const char *name, void **function, int release, cuuint64_t flags)
 {
-    int newest = release_of_driver();
-    if (release > newest)
-        release = newest;
-    CUresult status = cudaapi_real.cuGetProcAddress(name, function, release, flags);
+    CUresult status = look_up_v1(name, function, release, flags, 0);
     if (status || !name || !function || !*function)
         return status;
-    *function = ours_or(*function, name, release, flags);
-    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return ours(look_up_v1, function, name, release, flags, 0);
 }
 
-/* Without a driver there is still something to say: why there is none. */
-static const struct cudaapi_error *find_error(CUresult error)
-{
-    for (unsigned at = 0; at < cudaapi_error_count; at++)
-        if (cudaapi_errors[at].value == (int)error)
-            return &cudaapi_errors[at];
-    return 0;
-}
-
+/* Error strings work even without a driver, so that a program can print why there is none. */
 API cuGetErrorString(CUresult error, const char **text)
 {
     if (tenant_limits)
         return cudaapi_real.cuGetErrorString(error, text);
-    const struct cudaapi_error *found = find_error(error);
-    if (text)
-        *text = found ? found->words : 0;
-    return found && text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return cudaapi_error_string(error, text);
 }
 
 API cuGetErrorName(CUresult error, const char **text)
 {
     if (tenant_limits)
         return cudaapi_real.cuGetErrorName(error, text);
-    const struct cudaapi_error *found = find_error(error);
-    if (text)
-        *text = found ? found->name : 0;
-    return found && text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return cudaapi_error_name(error, text);
 }

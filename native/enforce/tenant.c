@@ -1,5 +1,4 @@
-/* Opening the tenant's pages and the driver's library behind them. Whatever is not in order ends in the same place: this
- * process has no device. */
+/* Opens the tenant's pages and the driver's library. If anything is missing or invalid, this process has no device. */
 #include "enforce.h"
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -35,9 +34,15 @@ static const char *open_usage(void)
     return 0;
 }
 
-/* The only answer of a driver that is not there. Called with any arguments: it reads none. */
-static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
-static CUresult not_supported(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+/* The function behind every symbol if there is no driver. Called with any arguments; it reads none. */
+static CUresult no_device(void)
+{
+    return CUDA_ERROR_NO_DEVICE;
+}
+static CUresult not_supported(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 static void fill_table(void *driver)
 {
@@ -74,7 +79,7 @@ static void in_child(void)
     devices_in_child();
 }
 
-/* Before anybody can call: the loader runs this when it has loaded the library. */
+/* The loader runs this when it has loaded the library, before the program can call anything. */
 __attribute__((constructor)) static void tenant_open(void)
 {
     void *driver = 0;

@@ -1,5 +1,5 @@
-/* What of a machine's NVML a tenant sees: the cards of its limits page, in the page's order, with its share of their
- * memory. Whatever leads to another card answers as if that card were not there. */
+/* The part of the machine's NVML that a tenant sees: the GPUs of its limits page, in the page's order, with its share
+ * of their memory. Calls about any other GPU return as if that GPU did not exist. */
 #include "view.h"
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@ const struct mg_usage_page *view_usage;
 int view_usage_file = -1;
 static void *library;
 
-/* The usage file is never closed here: closing it would drop the locks by which libcuda's account knows that this
+/* The usage file is never closed here: closing it would drop the record lock by which libcuda's account knows that this
  * process lives. */
 __attribute__((constructor)) static void view_open(void)
 {
@@ -22,7 +22,7 @@ __attribute__((constructor)) static void view_open(void)
     if (!problem && !view_usage)
         problem = "the usage page cannot be opened";
     if (!problem && !(library = folder_library("libnvidia-ml.so.1")))
-        problem = "there is no NVML behind this one";
+        problem = "the driver's libnvidia-ml.so.1 cannot be loaded";
     if (problem) {
         view_limits = 0;
         say("no NVML for this process: %s (%s)", problem, tenant_folder);
@@ -45,11 +45,20 @@ static nvmlReturn_t start(nvmlReturn_t answer)
     return view_limits ? answer : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-API nvmlInit(void) { return start(ASK(nvmlInit)); }
-API nvmlInit_v2(void) { return start(ASK(nvmlInit_v2)); }
-API nvmlInitWithFlags(unsigned flags) { return start(ASK(nvmlInitWithFlags, flags)); }
+API nvmlInit(void)
+{
+    return start(ASK(nvmlInit));
+}
+API nvmlInit_v2(void)
+{
+    return start(ASK(nvmlInit_v2));
+}
+API nvmlInitWithFlags(unsigned flags)
+{
+    return start(ASK(nvmlInitWithFlags, flags));
+}
 
-/* ---- which cards ---- */
+/* ---- GPUs ---- */
 static int place_of(const char *uuid)
 {
     for (unsigned gpu = 0; uuid && gpu < view_limits->gpu_count; gpu++)
@@ -74,7 +83,10 @@ API nvmlDeviceGetCount_v2(unsigned *count)
     return status;
 }
 
-API nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+API nvmlDeviceGetCount(unsigned *count)
+{
+    return nvmlDeviceGetCount_v2(count);
+}
 
 API nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
@@ -97,7 +109,7 @@ API nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index)
     return status;
 }
 
-/* Found by a name of its own; if it is not this tenant's, it was not found. */
+/* Look up a GPU by one of its names; a GPU of another tenant is not found. */
 static nvmlReturn_t found(nvmlReturn_t status, nvmlDevice_t *device)
 {
     if (status || view_gpu(*device) >= 0)
@@ -131,7 +143,7 @@ API nvmlDeviceGetHandleByPciBusId(const char *place, nvmlDevice_t *device)
     return found(ASK(nvmlDeviceGetHandleByPciBusId, place, device), device);
 }
 
-/* Lists of neighbours would name cards that are not there. */
+/* Lists of neighbors would name GPUs that the tenant cannot see. */
 API nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned *count,
                                      nvmlDevice_t *devices)
 {
@@ -151,15 +163,15 @@ API nvmlUnitGetDevices(nvmlUnit_t unit, unsigned *count, nvmlDevice_t *devices)
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* ---- how much memory ---- */
-static void share_of(unsigned gpu, unsigned long long card_total, unsigned long long *total, unsigned long long *used)
+/* ---- memory ---- */
+static void share_of(unsigned gpu, unsigned long long gpu_total, unsigned long long *total, unsigned long long *used)
 {
-    unsigned long long cap = __atomic_load_n(&view_limits->gpus[gpu].memory_cap, __ATOMIC_RELAXED);
+    unsigned long long limit = __atomic_load_n(&view_limits->gpus[gpu].memory_limit, __ATOMIC_RELAXED);
     unsigned long long sum = 0;
     struct view_process process;
     for (unsigned slot = 0; view_next(gpu, &slot, &process);)
         sum += process.bytes;
-    *total = cap < card_total ? cap : card_total;
+    *total = limit < gpu_total ? limit : gpu_total;
     *used = sum < *total ? sum : *total;
 }
 

@@ -1,12 +1,12 @@
-/* The processes that a tenant sees: its own, from its own account, under the numbers that they have where they run. */
+/* The processes that a tenant sees: its own, read from its usage page, with the pids of their own namespace. */
 #include "view.h"
 #include <fcntl.h>
 #include <unistd.h>
 
 extern int view_usage_file;
 
-/* Whether the slot's process lives: it holds the slot's byte of the file locked. A process does not see its own lock
- * as somebody's. */
+/* Whether the slot's process lives: then it holds a lock on the slot's byte of the file. A process does not see its own
+ * lock. */
 static bool is_alive(unsigned slot, unsigned pid)
 {
     struct flock byte = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
@@ -38,19 +38,19 @@ bool view_has_process(unsigned pid)
 }
 
 /* The three versions differ in what follows the memory. */
-#define RUNNING(function, type, rest)                                                          \
-    API function(nvmlDevice_t device, unsigned *count, type *infos)                            \
-    {                                                                                          \
-        int gpu = view_gpu(device);                                                            \
-        unsigned room = count ? *count : 0, used = 0;                                          \
-        struct view_process process;                                                           \
-        if (gpu < 0 || !count || (room && !infos))                                             \
-            return view_limits ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;       \
-        for (unsigned slot = 0; view_next((unsigned)gpu, &slot, &process); used++)             \
-            if (used < room)                                                                   \
-                infos[used] = (type){.pid = process.pid, .usedGpuMemory = process.bytes, rest}; \
-        *count = used;                                                                         \
-        return used > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                      \
+#define RUNNING(function, type, rest)                                                                                  \
+    API function(nvmlDevice_t device, unsigned *count, type *infos)                                                    \
+    {                                                                                                                  \
+        int gpu = view_gpu(device);                                                                                    \
+        unsigned room = count ? *count : 0, used = 0;                                                                  \
+        struct view_process process;                                                                                   \
+        if (gpu < 0 || !count || (room && !infos))                                                                     \
+            return view_limits ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;                               \
+        for (unsigned slot = 0; view_next((unsigned)gpu, &slot, &process); used++)                                     \
+            if (used < room)                                                                                           \
+                infos[used] = (type){.pid = process.pid, .usedGpuMemory = process.bytes, rest};                        \
+        *count = used;                                                                                                 \
+        return used > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                              \
     }
 #define NO_INSTANCE .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF
 #define NOTHING
@@ -58,15 +58,15 @@ RUNNING(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, NOTHING)
 RUNNING(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, NO_INSTANCE)
 RUNNING(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, NO_INSTANCE)
 
-/* A share has no graphics, and the multi-process service is the node's. */
-#define NONE(function, type)                                                                   \
-    API function(nvmlDevice_t device, unsigned *count, type *infos)                            \
-    {                                                                                          \
-        (void)infos;                                                                           \
-        if (view_gpu(device) < 0 || !count)                                                    \
-            return view_limits ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;       \
-        *count = 0;                                                                            \
-        return NVML_SUCCESS;                                                                   \
+/* A share has no graphics processes, and MPS belongs to the node. */
+#define NONE(function, type)                                                                                           \
+    API function(nvmlDevice_t device, unsigned *count, type *infos)                                                    \
+    {                                                                                                                  \
+        (void)infos;                                                                                                   \
+        if (view_gpu(device) < 0 || !count)                                                                            \
+            return view_limits ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;                               \
+        *count = 0;                                                                                                    \
+        return NVML_SUCCESS;                                                                                           \
     }
 NONE(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NONE(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
@@ -75,7 +75,7 @@ NONE(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 NONE(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NONE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
-/* ---- samples and accounts, of which only this tenant's are passed on ---- */
+/* ---- samples and accounting: only this tenant's processes are passed on ---- */
 API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count,
                                     unsigned long long since)
 {

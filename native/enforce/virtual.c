@@ -1,8 +1,8 @@
-/* Virtual memory management: memory without an address (cuMemCreate), which may be mapped to several.
+/* Virtual memory management: memory without an address (cuMemCreate), which may be mapped to several addresses.
  *
- * It exists while a handle or a mapping refers to it, and so does its charge. What is exported, or bound to something
- * whose end the driver does not tell, may be kept alive by others: it stays charged until this process ends. Memory that
- * another process exported is charged by what is mapped of it. */
+ * The memory and its charge exist while a handle or a mapping refers to it. Others may keep memory alive that was
+ * exported, or bound to an object whose end the driver does not report: it stays charged until this process ends.
+ * Memory that another process exported is charged by the size of its mappings. */
 #include "enforce.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 struct block {
     struct block *next;
     CUmemGenericAllocationHandle handle;
-    int gpu; /* -1: memory of the host */
+    int gpu; /* -1: host memory */
     uint64_t bytes;
     unsigned handles, mappings;
     bool kept, imported;
@@ -26,13 +26,19 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks;
 static struct mapping *mappings;
 
-void virtual_before_fork(void) { pthread_mutex_lock(&lock); }
-void virtual_in_parent(void) { pthread_mutex_unlock(&lock); }
+void virtual_before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+void virtual_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
 
 void virtual_in_child(void)
 {
     pthread_mutex_init(&lock, 0);
-    blocks = 0; /* the parent's; a page or two of memory */
+    blocks = 0; /* they are the parent's; a page or two of memory is lost */
     mappings = 0;
 }
 
@@ -113,14 +119,14 @@ API cuMemCreate(CUmemGenericAllocationHandle *made, size_t size, const CUmemAllo
         return status;
     }
     pthread_mutex_lock(&lock);
-    add_block(*made, charge.gpu, charge.bytes, false); /* without a line: charged until the process ends */
+    add_block(*made, charge.gpu, charge.bytes, false); /* without an entry it stays charged until the process ends */
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
 API cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    pthread_mutex_lock(&lock); /* around the driver's call: the handle may be somebody's new one right after */
+    pthread_mutex_lock(&lock); /* around the driver's call: right after it, another thread may get the same handle */
     struct block *block = find(handle);
     CUresult status = cudaapi_real.cuMemRelease(handle);
     if (!status && block) {
@@ -131,7 +137,7 @@ API cuMemRelease(CUmemGenericAllocationHandle handle)
     return status;
 }
 
-/* The same handle once more, though the program may have released it before. */
+/* Another reference to the same handle, even if the program released it before. */
 API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     pthread_mutex_lock(&lock);
@@ -194,8 +200,8 @@ API cuMemMap(CUdeviceptr start, size_t size, size_t offset, CUmemGenericAllocati
 {
     pthread_mutex_lock(&lock);
     struct block *block = find(handle);
-    CUresult status =
-        block ? map(block, start, size, offset, handle, flags) : cudaapi_real.cuMemMap(start, size, offset, handle, flags);
+    CUresult status = block ? map(block, start, size, offset, handle, flags)
+                            : cudaapi_real.cuMemMap(start, size, offset, handle, flags);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -213,7 +219,7 @@ API cuMemUnmap(CUdeviceptr start, size_t size)
     return status;
 }
 
-/* ---- what others may keep alive ---- */
+/* ---- memory that others may keep alive ---- */
 API cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType kind,
                                  unsigned long long flags)
 {

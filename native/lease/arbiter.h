@@ -1,7 +1,7 @@
-/* The arbiter of a machine's GPUs: one thread that listens to the tenants and hands the leases around.
+/* The arbiter of a machine's GPUs: one thread that reads the tenants' messages and hands the leases around.
  *
- * A tenant is a folder with a limits page; the page is its configuration, read again when it changes, and where its
- * leases are written. The calls below may come from any thread.
+ * A tenant is a directory with a limits page. The arbiter reads the tenant's configuration from the page, again
+ * whenever it changes, and writes the tenant's leases there. The functions below may be called from any thread.
  */
 #ifndef MILLIGPU_LEASE_ARBITER_H
 #define MILLIGPU_LEASE_ARBITER_H
@@ -12,32 +12,33 @@
 
 struct arbiter;
 
-/* What one tenant has of one GPU, in nanoseconds since it was added; mirrors agent/arbiter.py. */
+/* What one tenant has used of one GPU, in nanoseconds since it was added; mirrors tenancy/arbiter.py. */
 struct arbiter_account {
-    int64_t charged;   /* GPU time it held, its work of after the lease included */
+    int64_t charged;   /* GPU time it held, including work after its lease */
     int64_t waited;    /* time it wanted the GPU and did not have it */
-    int64_t throttled; /* of that: because of its own limit */
+    int64_t throttled; /* the part of `waited` that is due to its own limit */
     uint32_t wanting;  /* processes that want the GPU or use it */
     uint32_t holding;  /* it has the lease */
-    uint32_t suspect;  /* it kept the GPU past its deadline and has not spoken since */
+    uint32_t suspect;  /* it kept the GPU past its deadline and has sent nothing since */
     uint32_t reserved;
 };
 
 struct arbiter_totals {
-    int64_t cpu_ns; /* of the arbiter's thread */
+    int64_t cpu_ns; /* CPU time of the arbiter's thread */
     uint64_t turns, messages;
 };
 
-/* Null with errno set when the machine refuses a thread or a descriptor. */
+/* Null with errno set if no thread or descriptor can be created. */
 struct arbiter *arbiter_start(void);
-/* Ends the thread; the leases it gave stay in the pages until the heartbeat is old, as if it had been killed. */
+/* Ends the thread. The leases it gave stay in the pages until the heartbeat is old, as if it had been killed. */
 void arbiter_stop(struct arbiter *arbiter);
 
-/* A number for the tenant, or a negative errno value: EINVAL for a bad page, ENOSPC for one too many. */
+/* Returns a number for the tenant, or a negative errno value: EINVAL for a bad page, ENOSPC for too many tenants or
+ * GPUs. */
 int arbiter_add(struct arbiter *arbiter, const char *folder);
-/* Its leases end, its connections are closed. 0, or -ENOENT. */
+/* Ends the tenant's leases and closes its connections. Returns 0, or -ENOENT. */
 int arbiter_remove(struct arbiter *arbiter, int tenant);
-/* The accounts of its GPUs, in the page's order: how many, or -ENOENT. */
+/* Reads the accounts of the tenant's GPUs, in the page's order. Returns their number, or -ENOENT. */
 int arbiter_read(struct arbiter *arbiter, int tenant, struct arbiter_account accounts[MG_PAGE_GPUS]);
 void arbiter_read_totals(struct arbiter *arbiter, struct arbiter_totals *totals);
 

@@ -19,7 +19,8 @@
 
 enum { BACKLOG = 512 };
 
-int64_t arbiter_now(void) {
+int64_t arbiter_now(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
@@ -27,54 +28,64 @@ int64_t arbiter_now(void) {
 
 /* ---- descriptors ---- */
 
-int source_watch(struct arbiter *arbiter, struct source *source, enum source_kind kind, int descriptor) {
+int source_watch(struct arbiter *arbiter, struct source *source, enum source_kind kind, int descriptor)
+{
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
     source->kind = kind;
     source->descriptor = descriptor;
-    if (descriptor < 0) return -1;
+    if (descriptor < 0)
+        return -1;
     return epoll_ctl(arbiter->epoll, EPOLL_CTL_ADD, descriptor, &event);
 }
 
-void source_listen(struct arbiter *arbiter, struct source *source, int to_it) {
+void source_listen(struct arbiter *arbiter, struct source *source, int to_it)
+{
     struct epoll_event event = {.events = to_it ? EPOLLIN : 0, .data.ptr = source};
     epoll_ctl(arbiter->epoll, EPOLL_CTL_MOD, source->descriptor, &event);
 }
 
-void source_bury(struct arbiter *arbiter, struct source *source) {
+void source_bury(struct arbiter *arbiter, struct source *source)
+{
     close(source->descriptor);
     source->closed = 1;
     source->next_closed = arbiter->closed;
     arbiter->closed = source;
 }
 
-void source_free_buried(struct arbiter *arbiter) {
+void source_free_buried(struct arbiter *arbiter)
+{
     while (arbiter->closed) {
         struct source *source = arbiter->closed;
         arbiter->closed = source->next_closed;
-        free(source); /* the first member of what it belongs to */
+        free(source); /* the first member of the structure it belongs to */
     }
 }
 
-/* ---- cards ---- */
+/* ---- GPUs ---- */
 
-static struct card *find_card(struct arbiter *arbiter, const char *uuid) {
-    struct card *unused = NULL;
+static struct shared_gpu *find_gpu(struct arbiter *arbiter, const char *uuid)
+{
+    struct shared_gpu *unused = NULL;
     for (int i = 0; i < MOST_GPUS; i++) {
-        struct card *card = &arbiter->cards[i];
-        if (card->tenants && strncmp(card->uuid, uuid, MG_UUID_SIZE) == 0) return card;
-        if (!card->tenants && !unused) unused = card;
+        struct shared_gpu *shared = &arbiter->gpus[i];
+        if (shared->tenants && strncmp(shared->uuid, uuid, MG_UUID_SIZE) == 0)
+            return shared;
+        if (!shared->tenants && !unused)
+            unused = shared;
     }
     if (unused) {
-        if (unused - arbiter->cards >= arbiter->card_count) arbiter->card_count = (int)(unused - arbiter->cards) + 1;
+        if (unused - arbiter->gpus >= arbiter->gpu_count)
+            arbiter->gpu_count = (int)(unused - arbiter->gpus) + 1;
         memcpy(unused->uuid, uuid, MG_UUID_SIZE);
-        lease_gpu_init(&unused->gpu);
+        lease_gpu_init(&unused->lease);
     }
     return unused;
 }
 
-void cards_wake(struct arbiter *arbiter) {
-    for (int i = 0; i < arbiter->card_count; i++) {
-        struct lease_gpu *gpu = &arbiter->cards[i].gpu;
+void gpus_wake(struct arbiter *arbiter)
+{
+    for (int i = 0; i < arbiter->gpu_count; i++) {
+        struct lease_gpu *gpu = &arbiter->gpus[i].lease;
         while (gpu->wake) {
             int who = __builtin_ctzll(gpu->wake);
             gpu->wake &= gpu->wake - 1;
@@ -87,90 +98,109 @@ void cards_wake(struct arbiter *arbiter) {
 
 /* ---- tenants ---- */
 
-static void detach(struct tenant *tenant, unsigned index, int64_t now) {
-    struct card *card = tenant->cards[index];
-    if (!card) return;
+static void detach(struct tenant *tenant, unsigned index, int64_t now)
+{
+    struct shared_gpu *shared = tenant->gpus[index];
+    if (!shared)
+        return;
     for (struct connection *each = tenant->connections; each; each = each->next)
-        lease_gpu_leave(&card->gpu, tenant->entries[index], &each->members[index], now);
-    lease_gpu_remove(&card->gpu, tenant->entries[index], now);
-    card->gpu.wake &= ~(UINT64_C(1) << tenant->entries[index]);
+        lease_gpu_leave(&shared->lease, tenant->entries[index], &each->processes[index], now);
+    lease_gpu_remove(&shared->lease, tenant->entries[index], now);
+    shared->lease.wake &= ~(UINT64_C(1) << tenant->entries[index]);
     syscall(SYS_futex, (uint32_t *)&tenant->page->gpus[index].lease_generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    card->tenants--;
-    tenant->cards[index] = NULL;
+    shared->tenants--;
+    tenant->gpus[index] = NULL;
 }
 
-static int attach(struct arbiter *arbiter, struct tenant *tenant, unsigned index, const char *uuid) {
-    struct card *card = find_card(arbiter, uuid);
-    int entry = card ? lease_gpu_add(&card->gpu, &tenant->page->gpus[index]) : -1;
-    if (entry < 0) return -ENOSPC;
-    card->tenants++;
-    tenant->cards[index] = card;
+static int attach(struct arbiter *arbiter, struct tenant *tenant, unsigned index, const char *uuid)
+{
+    struct shared_gpu *shared = find_gpu(arbiter, uuid);
+    int entry = shared ? lease_gpu_add(&shared->lease, &tenant->page->gpus[index]) : -1;
+    if (entry < 0)
+        return -ENOSPC;
+    shared->tenants++;
+    tenant->gpus[index] = shared;
     tenant->entries[index] = entry;
     for (struct connection *each = tenant->connections; each; each = each->next)
-        lease_gpu_join(&card->gpu, entry, &each->members[index]);
+        lease_gpu_join(&shared->lease, entry, &each->processes[index]);
     return 0;
 }
 
-int tenant_configure(struct arbiter *arbiter, struct tenant *tenant, int64_t now) {
+int tenant_configure(struct arbiter *arbiter, struct tenant *tenant, int64_t now)
+{
     struct mg_limits_page copy;
-    if (mg_limits_read(tenant->page, &copy)) return -EINVAL;
+    if (mg_limits_read(tenant->page, &copy))
+        return -EINVAL;
     tenant->sequence = copy.sequence;
     for (unsigned i = 0; i < MG_PAGE_GPUS; i++) {
         const struct mg_gpu_limits *wanted = &copy.gpus[i];
-        struct card *card = tenant->cards[i];
-        int same = card && i < copy.gpu_count && strncmp(card->uuid, wanted->uuid, MG_UUID_SIZE) == 0;
-        if (!same) detach(tenant, i, now);
-        if (i >= copy.gpu_count) continue;
-        if (!same && attach(arbiter, tenant, i, wanted->uuid)) return -ENOSPC;
-        lease_gpu_configure(&tenant->cards[i]->gpu, tenant->entries[i], (int)wanted->policy, wanted->milli,
+        struct shared_gpu *shared = tenant->gpus[i];
+        int same = shared && i < copy.gpu_count && strncmp(shared->uuid, wanted->uuid, MG_UUID_SIZE) == 0;
+        if (!same)
+            detach(tenant, i, now);
+        if (i >= copy.gpu_count)
+            continue;
+        if (!same && attach(arbiter, tenant, i, wanted->uuid))
+            return -ENOSPC;
+        lease_gpu_configure(&tenant->gpus[i]->lease, tenant->entries[i], (int)wanted->policy, wanted->milli,
                             wanted->limit, copy.priority, now);
     }
-    tenant->gpus = copy.gpu_count;
+    tenant->gpu_count = copy.gpu_count;
     return 0;
 }
 
-void connection_close(struct arbiter *arbiter, struct connection *connection, int64_t now) {
+void connection_close(struct arbiter *arbiter, struct connection *connection, int64_t now)
+{
     struct tenant *tenant = connection->tenant;
-    for (unsigned i = 0; i < tenant->gpus; i++)
-        if (tenant->cards[i])
-            lease_gpu_leave(&tenant->cards[i]->gpu, tenant->entries[i], &connection->members[i], now);
+    for (unsigned i = 0; i < tenant->gpu_count; i++)
+        if (tenant->gpus[i])
+            lease_gpu_leave(&tenant->gpus[i]->lease, tenant->entries[i], &connection->processes[i], now);
     *connection->at = connection->next;
-    if (connection->next) connection->next->at = connection->at;
+    if (connection->next)
+        connection->next->at = connection->at;
     tenant->connection_count--;
     source_bury(arbiter, &connection->source);
 }
 
-void tenant_drop(struct arbiter *arbiter, struct tenant *tenant, int64_t now) {
-    while (tenant->connections) connection_close(arbiter, tenant->connections, now);
-    for (unsigned i = 0; i < MG_PAGE_GPUS; i++) detach(tenant, i, now);
+void tenant_drop(struct arbiter *arbiter, struct tenant *tenant, int64_t now)
+{
+    while (tenant->connections)
+        connection_close(arbiter, tenant->connections, now);
+    for (unsigned i = 0; i < MG_PAGE_GPUS; i++)
+        detach(tenant, i, now);
     munmap(tenant->page, MG_LIMITS_SIZE);
     source_bury(arbiter, &tenant->source);
 }
 
-static struct mg_limits_page *map_page(int folder) {
+static struct mg_limits_page *map_page(int folder)
+{
     int file = openat(folder, "limits", O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     struct stat status;
-    if (file < 0) return NULL;
+    if (file < 0)
+        return NULL;
     void *page = MAP_FAILED;
     if (fstat(file, &status) == 0 && status.st_size == MG_LIMITS_SIZE)
         page = mmap(NULL, MG_LIMITS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    else errno = EINVAL;
+    else
+        errno = EINVAL;
     int problem = errno;
     close(file);
     errno = problem;
     return page == MAP_FAILED ? NULL : page;
 }
 
-/* The folder's path may be longer than a socket's name can be, so it is reached through its descriptor. Any user may
- * connect: the folder is what only the tenant can enter. */
-static int open_socket(int folder) {
+/* The directory's path may be longer than a socket address allows, so the socket is bound through the directory's
+ * descriptor. Any user may connect, because only the tenant can enter the directory. */
+static int open_socket(int folder)
+{
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener < 0) return -1;
+    if (listener < 0)
+        return -1;
     unlinkat(folder, "arbiter", 0);
     snprintf(name.sun_path, sizeof name.sun_path, "/proc/self/fd/%d/arbiter", folder);
-    if (bind(listener, (struct sockaddr *)&name, sizeof name) || listen(listener, BACKLOG) ||
-        fchmodat(folder, "arbiter", 0666, 0)) {
+    if (bind(listener, (struct sockaddr *)&name, sizeof name) || listen(listener, BACKLOG)
+        || fchmodat(folder, "arbiter", 0666, 0)) {
         int problem = errno;
         close(listener);
         errno = problem;
@@ -179,7 +209,8 @@ static int open_socket(int folder) {
     return listener;
 }
 
-struct tenant *tenant_open(struct arbiter *arbiter, const char *path) {
+struct tenant *tenant_open(struct arbiter *arbiter, const char *path)
+{
     struct tenant *tenant = calloc(1, sizeof *tenant);
     int folder = open(path, O_DIRECTORY | O_CLOEXEC | O_PATH);
     if (tenant && folder >= 0) {
@@ -190,21 +221,26 @@ struct tenant *tenant_open(struct arbiter *arbiter, const char *path) {
         }
     }
     int problem = errno;
-    if (tenant && tenant->page) munmap(tenant->page, MG_LIMITS_SIZE);
-    if (folder >= 0) close(folder);
+    if (tenant && tenant->page)
+        munmap(tenant->page, MG_LIMITS_SIZE);
+    if (folder >= 0)
+        close(folder);
     free(tenant);
     errno = problem;
     return NULL;
 }
 
-/* ---- what arrives ---- */
+/* ---- messages ---- */
 
-void tenant_accept(struct arbiter *arbiter, struct tenant *tenant) {
+void tenant_accept(struct arbiter *arbiter, struct tenant *tenant)
+{
     for (;;) {
         int descriptor = accept4(tenant->source.descriptor, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (descriptor < 0) return;
+        if (descriptor < 0)
+            return;
         struct connection *connection = NULL;
-        if (tenant->connection_count < MOST_CONNECTIONS) connection = calloc(1, sizeof *connection);
+        if (tenant->connection_count < MOST_CONNECTIONS)
+            connection = calloc(1, sizeof *connection);
         if (!connection || source_watch(arbiter, &connection->source, SOURCE_CONNECTION, descriptor)) {
             free(connection);
             close(descriptor);
@@ -214,22 +250,27 @@ void tenant_accept(struct arbiter *arbiter, struct tenant *tenant) {
         connection->budget = MOST_MESSAGES;
         connection->next = tenant->connections;
         connection->at = &tenant->connections;
-        if (connection->next) connection->next->at = &connection->next;
+        if (connection->next)
+            connection->next->at = &connection->next;
         tenant->connections = connection;
         tenant->connection_count++;
-        for (unsigned i = 0; i < tenant->gpus; i++)
-            if (tenant->cards[i]) lease_gpu_join(&tenant->cards[i]->gpu, tenant->entries[i], &connection->members[i]);
+        for (unsigned i = 0; i < tenant->gpu_count; i++)
+            if (tenant->gpus[i])
+                lease_gpu_join(&tenant->gpus[i]->lease, tenant->entries[i], &connection->processes[i]);
     }
 }
 
-int connection_hear(struct arbiter *arbiter, struct connection *connection, int64_t now) {
+int connection_hear(struct arbiter *arbiter, struct connection *connection, int64_t now)
+{
     struct tenant *tenant = connection->tenant;
     struct lease_message message;
     ssize_t size = recv(connection->source.descriptor, &message, sizeof message, MSG_TRUNC);
-    if (size < 0) return errno == EAGAIN || errno == EINTR ? 1 : -1;
-    if (size != sizeof message || message.gpu >= tenant->gpus || !tenant->cards[message.gpu]) return -1;
+    if (size < 0)
+        return errno == EAGAIN || errno == EINTR ? 1 : -1;
+    if (size != sizeof message || message.gpu >= tenant->gpu_count || !tenant->gpus[message.gpu])
+        return -1;
     arbiter->messages++;
-    lease_gpu_say(&tenant->cards[message.gpu]->gpu, tenant->entries[message.gpu],
-                  &connection->members[message.gpu], &message, now);
+    lease_gpu_say(&tenant->gpus[message.gpu]->lease, tenant->entries[message.gpu], &connection->processes[message.gpu],
+                  &message, now);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* What the arbiter's loop and its tenants share: the descriptors it watches, the cards, who is connected. */
+/* Shared by the arbiter's loop and its tenants: the watched descriptors, the GPUs and the connections. */
 #ifndef MILLIGPU_LEASE_TENANTS_H
 #define MILLIGPU_LEASE_TENANTS_H
 
@@ -8,16 +8,16 @@
 #include "arbiter.h"
 #include "turns.h"
 
-/* A machine with 16 cards, each shared by as many as can share one. */
+/* A machine with 16 GPUs, each shared by LEASE_TENANTS tenants. */
 enum { MOST_GPUS = 64, MOST_TENANTS = 1024 };
-/* One connection per process; a usage page has room for 512. */
+/* One connection per process; a usage page has 512 process slots. */
 enum { MOST_CONNECTIONS = 512 };
-/* What one process may say between two heartbeats: ten times what the busiest honest one does. */
+/* Messages of one process between two heartbeats: ten times what the busiest normal process sends. */
 enum { MOST_MESSAGES = 2000 };
 
 enum source_kind { SOURCE_TIMER, SOURCE_BELL, SOURCE_LISTENER, SOURCE_CONNECTION };
 
-/* What epoll tells about. */
+/* A descriptor that epoll watches. */
 struct source {
     enum source_kind kind;
     int descriptor;
@@ -30,37 +30,37 @@ struct connection {
     struct tenant *tenant;
     struct connection *next, **at;
     unsigned budget;
-    struct lease_member members[MG_PAGE_GPUS];
+    struct lease_process processes[MG_PAGE_GPUS];
 };
 
-struct card {
+struct shared_gpu {
     char uuid[MG_UUID_SIZE];
-    struct lease_gpu gpu;
+    struct lease_gpu lease;
     int tenants; /* 0: a free entry */
 };
 
 struct tenant {
-    struct source source; /* the socket in its folder */
+    struct source source; /* the socket in its directory */
     int number;
     struct mg_limits_page *page;
-    uint32_t sequence; /* of the configuration that is in force */
-    unsigned gpus;
-    struct card *cards[MG_PAGE_GPUS];
-    int entries[MG_PAGE_GPUS]; /* its number at the card */
+    uint32_t sequence; /* of the configuration in force */
+    unsigned gpu_count;
+    struct shared_gpu *gpus[MG_PAGE_GPUS];
+    int entries[MG_PAGE_GPUS]; /* its number on each GPU */
     struct connection *connections;
     unsigned connection_count;
 };
 
 struct arbiter {
     pthread_t thread;
-    pthread_mutex_t lock; /* everything below */
+    pthread_mutex_t lock; /* protects everything below */
     int epoll;
     struct source timer, bell;
     int stopping;
     int64_t armed, heartbeat_at;
     uint64_t messages;
-    int card_count; /* no entry from here on was ever used */
-    struct card cards[MOST_GPUS];
+    int gpu_count; /* entries from here on were never used */
+    struct shared_gpu gpus[MOST_GPUS];
     struct tenant *tenants[MOST_TENANTS];
     int next_number;
     struct source *closed;
@@ -68,25 +68,25 @@ struct arbiter {
 
 int64_t arbiter_now(void);
 
-/* Descriptors. What is buried is freed at the end of the round, because its remaining events may still point at it. */
+/* Descriptors. Closed sources are freed at the end of the round, because pending events may still point at them. */
 int source_watch(struct arbiter *arbiter, struct source *source, enum source_kind kind, int descriptor);
 void source_listen(struct arbiter *arbiter, struct source *source, int to_it);
 void source_bury(struct arbiter *arbiter, struct source *source);
 void source_free_buried(struct arbiter *arbiter);
 
-/* A tenant with the page and the socket of its folder; null with errno set. Configure it next. */
+/* Open a tenant with the page and the socket of its directory; null with errno set. Configure it next. */
 struct tenant *tenant_open(struct arbiter *arbiter, const char *folder);
-/* Brings it in line with its page. What is not a valid page changes nothing. 0, or a negative errno value. */
+/* Apply the tenant's page. An invalid page changes nothing. Returns 0, or a negative errno value. */
 int tenant_configure(struct arbiter *arbiter, struct tenant *tenant, int64_t now);
 void tenant_drop(struct arbiter *arbiter, struct tenant *tenant, int64_t now);
-/* All who wait for a connection. */
+/* Accept all pending connections. */
 void tenant_accept(struct arbiter *arbiter, struct tenant *tenant);
 
-/* 0: heard and understood. 1: nothing there. -1: gone, or not speaking our language. */
+/* 0: one message handled. 1: no message. -1: the connection is closed or sent an invalid message. */
 int connection_hear(struct arbiter *arbiter, struct connection *connection, int64_t now);
 void connection_close(struct arbiter *arbiter, struct connection *connection, int64_t now);
 
-/* Between two decisions only pages and sets change; here the tenants learn of it. */
-void cards_wake(struct arbiter *arbiter);
+/* Wake the tenants whose lease words have changed. */
+void gpus_wake(struct arbiter *arbiter);
 
 #endif

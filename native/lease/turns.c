@@ -4,23 +4,31 @@
 
 #include <string.h>
 
-/* A lease that nobody else wants is renewed this seldom, and ended early when somebody comes. */
+/* A lease that no other tenant wants is renewed this seldom, and ended early when another tenant wants it. */
 #define ALONE (200 * LEASE_MS)
-/* How long before its end a lease is extended: the holder must not run dry waiting for the news. */
+/* How long before its end a lease is extended: the holder must not run out of work while it waits for the extension. */
 #define LEAD (1 * LEASE_MS)
-/* A holder that says nothing this long after its end loses the GPU. */
+/* A holder that sends nothing for this long after the end of its lease loses the GPU. */
 #define DEADLINE (100 * LEASE_MS)
 /* How many turns in a row are granted at once to a tenant that would be chosen again each time. */
 #define TURNS_AT_ONCE 4
-/* A tenant that is behind its share by more than this keeps its turn through its gaps, and ends others' when it wakes. */
+/* A tenant that is behind its share by more than this keeps its turn through its gaps, and ends another's turn when it
+ * wakes. */
 #define BEHIND (5 * LEASE_MS)
 /* A parked lease has no end; the heartbeat bounds it. */
 #define PARKED (3600 * 1000 * LEASE_MS)
 
-static int64_t latest(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t earliest(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t latest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static int64_t earliest(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
-void lease_gpu_init(struct lease_gpu *gpu) {
+void lease_gpu_init(struct lease_gpu *gpu)
+{
     memset(gpu, 0, sizeof *gpu);
     gpu->holder = gpu->left = gpu->lender = -1;
     gpu->decide_at = gpu->silent_at = gpu->retry_at = LEASE_NEVER;
@@ -28,12 +36,14 @@ void lease_gpu_init(struct lease_gpu *gpu) {
 
 /* ---- the words of the page ---- */
 
-static void store_until(struct lease_tenant *tenant, int64_t until) {
+static void store_until(struct lease_tenant *tenant, int64_t until)
+{
     __atomic_store_n(&tenant->words->lease_until_ns, (uint64_t)until, __ATOMIC_RELEASE);
 }
 
-/* News for the tenant: a new generation, in which none of its processes has said anything yet. */
-static void announce(struct lease_gpu *gpu, int who, int64_t until) {
+/* Start a new generation for the tenant, for which none of its processes has reported yet, and wake it. */
+static void announce(struct lease_gpu *gpu, int who, int64_t until)
+{
     struct lease_tenant *tenant = &gpu->tenants[who];
     store_until(tenant, until);
     __atomic_store_n(&tenant->words->lease_generation, tenant->words->lease_generation + 1, __ATOMIC_RELEASE);
@@ -42,57 +52,71 @@ static void announce(struct lease_gpu *gpu, int who, int64_t until) {
     gpu->wake |= UINT64_C(1) << who;
 }
 
-static int others_wait(const struct lease_gpu *gpu, int who) {
+static int others_wait(const struct lease_gpu *gpu, int who)
+{
     for (int i = 0; i < gpu->accounts.count; i++) {
         const struct lease_account *account = &gpu->accounts.of[i];
-        if (i != who && account->used && account->demand && !account->suspect) return 1;
+        if (i != who && account->used && account->demand && !account->suspect)
+            return 1;
     }
     return 0;
 }
 
-static int beside_higher(const struct lease_gpu *gpu, int who) {
+static int beside_higher(const struct lease_gpu *gpu, int who)
+{
     for (int i = 0; i < gpu->accounts.count; i++) {
         const struct lease_account *account = &gpu->accounts.of[i];
-        if (account->used && gpu->tenants[i].present && account->priority > gpu->accounts.of[who].priority) return 1;
+        if (account->used && gpu->tenants[i].present && account->priority > gpu->accounts.of[who].priority)
+            return 1;
     }
     return 0;
 }
 
-/* Flags change without news: they are read with the next launch. */
-static void show_flags(struct lease_gpu *gpu) {
+/* A change of flags wakes no tenant: tenants read them with the next launch. */
+static void show_flags(struct lease_gpu *gpu)
+{
     for (int i = 0; i < gpu->accounts.count; i++) {
-        if (!gpu->accounts.of[i].used) continue;
+        if (!gpu->accounts.of[i].used)
+            continue;
         uint32_t flags = beside_higher(gpu, i) ? LEASE_BESIDE_HIGHER : 0;
-        if (i == gpu->holder && gpu->lender >= 0) flags |= LEASE_BESIDE_HIGHER;
-        if (others_wait(gpu, i)) flags |= LEASE_CONTENDED;
+        if (i == gpu->holder && gpu->lender >= 0)
+            flags |= LEASE_BESIDE_HIGHER;
+        if (others_wait(gpu, i))
+            flags |= LEASE_CONTENDED;
         __atomic_store_n(&gpu->tenants[i].words->lease_flags, flags, __ATOMIC_RELAXED);
     }
 }
 
 /* ---- time ---- */
 
-static void touch_all(struct lease_gpu *gpu, int64_t now) {
+static void touch_all(struct lease_gpu *gpu, int64_t now)
+{
     for (int i = 0; i < gpu->accounts.count; i++)
-        if (gpu->accounts.of[i].used) lease_touch(&gpu->accounts.of[i], now, i == gpu->holder && !gpu->parked);
+        if (gpu->accounts.of[i].used)
+            lease_touch(&gpu->accounts.of[i], now, i == gpu->holder && !gpu->parked);
 }
 
-static int choose(struct lease_gpu *gpu, int64_t now, int64_t pending, int64_t *retry) {
+static int choose(struct lease_gpu *gpu, int64_t now, int64_t pending, int64_t *retry)
+{
     touch_all(gpu, now);
     return lease_choose(&gpu->accounts, now, pending ? gpu->holder : -1, pending, retry);
 }
 
-static int64_t turn_of(struct lease_gpu *gpu, int who) {
+static int64_t turn_of(struct lease_gpu *gpu, int who)
+{
     const struct lease_account *account = &gpu->accounts.of[who];
     return account->limit >= 1 && !others_wait(gpu, who) ? ALONE : lease_quantum(account);
 }
 
-/* A lease ends when somebody else would be chosen. Then its holder says that it is near its end, and no timer is
- * needed but for those who say nothing; alone, it is extended before it ends. */
-static void extend(struct lease_gpu *gpu, int64_t until, int64_t now) {
+/* A lease ends when another tenant would be chosen. The holder then reports that it is near its end, so a timer is only
+ * needed for holders that send nothing. A lease without competition is extended before it ends. */
+static void extend(struct lease_gpu *gpu, int64_t until, int64_t now)
+{
     int64_t retry;
     int contended = others_wait(gpu, gpu->holder);
     for (int turn = 1; contended && turn < TURNS_AT_ONCE; turn++) {
-        if (choose(gpu, now, until - now, &retry) != gpu->holder) break;
+        if (choose(gpu, now, until - now, &retry) != gpu->holder)
+            break;
         until += lease_quantum(&gpu->accounts.of[gpu->holder]);
     }
     gpu->until = until;
@@ -101,95 +125,118 @@ static void extend(struct lease_gpu *gpu, int64_t until, int64_t now) {
     announce(gpu, gpu->holder, until);
 }
 
-/* The holder should come to an end now, in its own time: it says when it is near. */
-static void end_soon(struct lease_gpu *gpu, int64_t until, int64_t now) {
+/* Ask the holder to finish: it reports when its work is near its end. */
+static void end_soon(struct lease_gpu *gpu, int64_t until, int64_t now)
+{
     gpu->until = until;
     gpu->decide_at = LEASE_NEVER;
     gpu->silent_at = latest(until, now) + DEADLINE;
     announce(gpu, gpu->holder, until);
 }
 
-/* When the work of the turn that ends now will be done; the tenant's word, within reason. */
-static int64_t end_of_work(const struct lease_gpu *gpu, int64_t now) {
+/* When the work of the turn that ends now will be done: the tenant's announcement, within plausible bounds. */
+static int64_t end_of_work(const struct lease_gpu *gpu, int64_t now)
+{
     const struct lease_tenant *tenant = &gpu->tenants[gpu->holder];
     return latest(now, earliest(tenant->ends, now + METER_STAMP_REACH));
 }
 
 /* A moving average; the first value counts in full. */
-static int64_t averaged(int64_t before, int64_t value) { return before ? before + (value - before) / 8 : value; }
+static int64_t averaged(int64_t before, int64_t value)
+{
+    return before ? before + (value - before) / 8 : value;
+}
 
-/* A turn begins: if it is that of a tenant which lent a gap, this is what it waited. */
-static void note_return(struct lease_tenant *tenant, int64_t now) {
-    if (tenant->lent_at) tenant->lent = averaged(tenant->lent, earliest(now - tenant->lent_at, LEASE_QUANTUM));
+/* A turn begins. If the tenant had lent a gap, record how long it waited. */
+static void note_return(struct lease_tenant *tenant, int64_t now)
+{
+    if (tenant->lent_at)
+        tenant->lent = averaged(tenant->lent, earliest(now - tenant->lent_at, LEASE_QUANTUM));
     tenant->lent_at = 0;
 }
 
-/* The holder's turn is over: whatever it has on the GPU ends when it said, or runs on. Returns when the next begins. */
-static int64_t end_turn(struct lease_gpu *gpu, int64_t now) {
+/* The holder's turn is over: its remaining work ends as announced, or runs on. Returns when the next turn begins. */
+static int64_t end_turn(struct lease_gpu *gpu, int64_t now)
+{
     struct lease_tenant *tenant = &gpu->tenants[gpu->holder];
     int64_t end = now;
     gpu->left = gpu->holder;
-    if (tenant->near >= tenant->active) end = tenant->drained < tenant->active ? end_of_work(gpu, now) : now;
+    if (tenant->near >= tenant->active)
+        end = tenant->drained < tenant->active ? end_of_work(gpu, now) : now;
     meter_until(gpu, end);
     tenant->left_at = 0;
-    if (tenant->near < tenant->active) gpu->late |= UINT64_C(1) << gpu->holder;
-    else if (tenant->drained < tenant->active) tenant->left_at = end;
+    if (tenant->near < tenant->active)
+        gpu->late |= UINT64_C(1) << gpu->holder;
+    else if (tenant->drained < tenant->active)
+        tenant->left_at = end;
     return end;
 }
 
-/* Ends the present turn and starts the next (-1: nobody's). `quiet`: the holder knows already. */
-static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet) {
+/* End the present turn and start the next one (-1: none). `quiet`: the holder already knows. */
+static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet)
+{
     int before = gpu->holder;
     int64_t end = before >= 0 && !gpu->parked ? end_turn(gpu, now) : now;
     meter_until(gpu, end);
     gpu->turns++;
     gpu->decide_at = gpu->silent_at = LEASE_NEVER;
     if (before >= 0) {
-        if (quiet) store_until(&gpu->tenants[before], earliest(gpu->until, now));
-        else announce(gpu, before, now);
+        if (quiet)
+            store_until(&gpu->tenants[before], earliest(gpu->until, now));
+        else
+            announce(gpu, before, now);
     }
     gpu->parked = 0;
     gpu->holder = next;
     gpu->turn_at = end;
-    if (next < 0) return;
+    if (next < 0)
+        return;
     note_return(&gpu->tenants[next], end);
     gpu->late &= ~(UINT64_C(1) << next);
     gpu->tenants[next].left_at = 0;
     extend(gpu, end + turn_of(gpu, next), now);
 }
 
-static void try_grant(struct lease_gpu *gpu, int64_t now) {
+static void try_grant(struct lease_gpu *gpu, int64_t now)
+{
     int64_t retry;
     gpu->retry_at = LEASE_NEVER;
-    if (gpu->holder >= 0 && !gpu->parked) return;
+    if (gpu->holder >= 0 && !gpu->parked)
+        return;
     int next = choose(gpu, now, 0, &retry);
-    if (next < 0) gpu->retry_at = retry;
-    else if (next != gpu->holder) start_turn(gpu, next, now, 0);
+    if (next < 0)
+        gpu->retry_at = retry;
+    else if (next != gpu->holder)
+        start_turn(gpu, next, now, 0);
 }
 
-/* The end of a lease is in sight (`near`: the holder's work ends): whose turn is next? */
-static void decide(struct lease_gpu *gpu, int64_t now, int near) {
+/* The end of a lease is near (`near`: the holder's work ends). Choose the next turn. */
+static void decide(struct lease_gpu *gpu, int64_t now, int near)
+{
     int64_t retry, end = latest(gpu->until, now);
     int holder = gpu->holder;
     meter_until(gpu, now);
     int next = choose(gpu, now, near ? 0 : end - now, &retry);
-    if (gpu->lender >= 0 && gpu->lender != holder && gpu->accounts.of[gpu->lender].demand) next = gpu->lender;
+    if (gpu->lender >= 0 && gpu->lender != holder && gpu->accounts.of[gpu->lender].demand)
+        next = gpu->lender;
     if (next == holder) {
         extend(gpu, end + turn_of(gpu, holder), now);
     } else if (near || gpu->tenants[holder].near >= gpu->tenants[holder].active) {
         gpu->lender = -1;
         start_turn(gpu, next, now, near);
-        if (next < 0) gpu->retry_at = retry;
+        if (next < 0)
+            gpu->retry_at = retry;
     } else {
         gpu->decide_at = LEASE_NEVER;
         gpu->silent_at = end + DEADLINE;
     }
 }
 
-/* ---- what tenants do ---- */
+/* ---- reactions to tenants ---- */
 
-/* The holder has nothing to do. */
-static void on_handback(struct lease_gpu *gpu, int64_t now) {
+/* The holder has no work. */
+static void on_handback(struct lease_gpu *gpu, int64_t now)
+{
     int64_t retry;
     int holder = gpu->holder;
     meter_until(gpu, now);
@@ -197,7 +244,8 @@ static void on_handback(struct lease_gpu *gpu, int64_t now) {
     int next = choose(gpu, now, 0, &retry);
     if (next >= 0 || gpu->accounts.of[holder].limit < 1) {
         start_turn(gpu, next, now, 0);
-        if (next < 0) gpu->retry_at = retry;
+        if (next < 0)
+            gpu->retry_at = retry;
         return;
     }
     gpu->parked = 1;
@@ -207,7 +255,8 @@ static void on_handback(struct lease_gpu *gpu, int64_t now) {
     announce(gpu, holder, gpu->until);
 }
 
-static int choose_another(struct lease_gpu *gpu, int64_t now) {
+static int choose_another(struct lease_gpu *gpu, int64_t now)
+{
     int64_t retry;
     struct lease_account *mine = &gpu->accounts.of[gpu->holder];
     uint32_t demand = mine->demand;
@@ -217,108 +266,130 @@ static int choose_another(struct lease_gpu *gpu, int64_t now) {
     return next;
 }
 
-/* Would it reach its share if it lent every gap? */
-static int can_lend(const struct lease_gpu *gpu, int who) {
+/* Whether the tenant reaches its share even if it lends every gap. */
+static int can_lend(const struct lease_gpu *gpu, int who)
+{
     const struct lease_tenant *tenant = &gpu->tenants[who];
     double all = gpu->accounts.of[who].weight;
     for (int i = 0; i < gpu->accounts.count; i++) {
         const struct lease_account *account = &gpu->accounts.of[i];
-        if (i != who && account->used && account->demand && !account->suspect) all += account->weight;
+        if (i != who && account->used && account->demand && !account->suspect)
+            all += account->weight;
     }
     return (double)tenant->burst * all > (double)(tenant->burst + tenant->lent) * gpu->accounts.of[who].weight;
 }
 
-/* The holder is, or soon will be, between two synchronous calls: somebody else may use the gap, unless the holder is
- * behind and would stay so. */
-static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now) {
+/* The holder is, or soon will be, between two synchronous calls. Another tenant may use the gap, unless the holder is
+ * behind its share and would stay behind. */
+static void on_gap(struct lease_gpu *gpu, int64_t stamp, int64_t now)
+{
     int holder = gpu->holder;
     struct lease_tenant *tenant = &gpu->tenants[holder];
     const struct lease_account *mine = &gpu->accounts.of[holder];
-    if (gpu->lender >= 0) return;
+    if (gpu->lender >= 0)
+        return;
     meter_until(gpu, mine->demand ? now : meter_believed(gpu, stamp, now));
-    if (gpu->turn_at) tenant->burst = averaged(tenant->burst, latest(now - gpu->turn_at, 1));
+    if (gpu->turn_at)
+        tenant->burst = averaged(tenant->burst, latest(now - gpu->turn_at, 1));
     gpu->turn_at = 0;
     int next = choose_another(gpu, now);
-    if (next < 0 || gpu->accounts.of[next].priority < mine->priority) return;
+    if (next < 0 || gpu->accounts.of[next].priority < mine->priority)
+        return;
     int behind = (gpu->accounts.of[next].virtual_time - mine->virtual_time) * mine->weight > BEHIND;
-    if (behind && !can_lend(gpu, holder)) return;
-    if (!mine->demand) gpu->charge_from = now; /* the news took the rest of the time: nobody had the GPU */
+    if (behind && !can_lend(gpu, holder))
+        return;
+    if (!mine->demand)
+        gpu->charge_from = now; /* the message took the rest of the time, in which the GPU was idle */
     start_turn(gpu, next, now, 0);
     tenant->lent_at = now;
     gpu->lender = holder;
 }
 
-static void on_demand(struct lease_gpu *gpu, int who, int64_t now) {
+static void on_demand(struct lease_gpu *gpu, int who, int64_t now)
+{
     int64_t retry;
     int holder = gpu->holder;
-    meter_until(gpu, now); /* whoever comes starts from where the others are now */
+    meter_until(gpu, now); /* a new tenant starts where the others are now */
     lease_admit(&gpu->accounts, who, now);
-    if (holder == who) return;
+    if (holder == who)
+        return;
     if (holder < 0 || gpu->parked) {
         try_grant(gpu, now);
         return;
     }
     const struct lease_account *mine = &gpu->accounts.of[who], *other = &gpu->accounts.of[holder];
-    if (gpu->lender == who) { /* it gets its turn back when the other has caught up with it */
+    if (gpu->lender == who) { /* it gets its turn back when the other has caught up */
         double ahead = (mine->virtual_time - other->virtual_time) * other->weight - BEHIND;
         end_soon(gpu, now + (int64_t)(ahead > 0 ? ahead < LEASE_QUANTUM ? ahead : LEASE_QUANTUM : 0), now);
         return;
     }
     int higher = mine->priority > other->priority;
     int behind = (other->virtual_time - mine->virtual_time) * mine->weight > BEHIND;
-    if (!higher && gpu->until - now <= 3 * LEASE_QUANTUM / 2 && !behind) return;
+    if (!higher && gpu->until - now <= 3 * LEASE_QUANTUM / 2 && !behind)
+        return;
     int next = choose(gpu, now, 0, &retry);
     if (next == who && higher) {
         gpu->lender = -1;
         start_turn(gpu, who, now, 0);
     } else if (!higher) {
-        if (next == who) end_soon(gpu, now, now);
-        else if (gpu->until - now > LEASE_QUANTUM) extend(gpu, now + LEASE_QUANTUM, now);
+        if (next == who)
+            end_soon(gpu, now, now);
+        else if (gpu->until - now > LEASE_QUANTUM)
+            extend(gpu, now + LEASE_QUANTUM, now);
     }
 }
 
 /* A parked lease is used again. */
-static void on_unpark(struct lease_gpu *gpu, int64_t now) {
+static void on_unpark(struct lease_gpu *gpu, int64_t now)
+{
     gpu->parked = 0;
     gpu->charge_from = now;
     extend(gpu, now + turn_of(gpu, gpu->holder), now);
 }
 
-/* The holder kept the GPU for longer than anybody should have to wait. It goes on beside the next one. */
-static void on_silence(struct lease_gpu *gpu, int64_t now) {
+/* The holder kept the GPU past the deadline. Its work continues next to the next tenant's. */
+static void on_silence(struct lease_gpu *gpu, int64_t now)
+{
     int64_t retry;
     gpu->accounts.of[gpu->holder].suspect = gpu->tenants[gpu->holder].spoke_at < gpu->until;
     gpu->lender = -1;
     int next = choose(gpu, now, 0, &retry);
     start_turn(gpu, next, now, 0);
-    if (next < 0) gpu->retry_at = retry;
+    if (next < 0)
+        gpu->retry_at = retry;
 }
 
 /* ---- processes ---- */
 
-static void count(struct lease_tenant *tenant, struct lease_member *member, int by) {
+static void count(struct lease_tenant *tenant, struct lease_process *process, int by)
+{
     uint64_t generation = tenant->words->lease_generation;
-    if (!member->active) return;
+    if (!process->active)
+        return;
     tenant->active += (uint32_t)by;
-    if (member->near == generation) tenant->near += (uint32_t)by;
-    if (member->drained == generation) tenant->drained += (uint32_t)by;
+    if (process->near == generation)
+        tenant->near += (uint32_t)by;
+    if (process->drained == generation)
+        tenant->drained += (uint32_t)by;
 }
 
-static void note(struct lease_tenant *tenant, struct lease_member *member, unsigned state, int64_t stamp,
-                 int current) {
+static void note(struct lease_tenant *tenant, struct lease_process *process, unsigned state, int64_t stamp, int current)
+{
     uint64_t generation = tenant->words->lease_generation;
-    count(tenant, member, -1);
-    member->active = (state & LEASE_ACTIVE) != 0;
+    count(tenant, process, -1);
+    process->active = (state & LEASE_ACTIVE) != 0;
     if (current) {
-        member->near = state & LEASE_NEAR ? generation : 0;
-        member->drained = state & LEASE_DRAINED ? generation : 0;
-        if (state & LEASE_NEAR) tenant->ends = latest(tenant->ends, stamp);
+        process->near = state & LEASE_NEAR ? generation : 0;
+        process->drained = state & LEASE_DRAINED ? generation : 0;
+        if (state & LEASE_NEAR)
+            tenant->ends = latest(tenant->ends, stamp);
     }
-    count(tenant, member, 1);
+    count(tenant, process, 1);
 }
 
-/* What the tenant as a whole says, after one of its processes said `state`. */
-static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp, int64_t now) {
+/* Update the tenant as a whole after one of its processes reported `state`. */
+static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp, int64_t now)
+{
     struct lease_account *account = &gpu->accounts.of[who];
     struct lease_tenant *tenant = &gpu->tenants[who];
     int before = (int)account->demand, idle = tenant->active == 0;
@@ -326,43 +397,57 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
     tenant->spoke_at = now;
     lease_touch(account, now, gpu->holder == who && !gpu->parked);
     account->demand = !idle;
-    if (!idle && !before) on_demand(gpu, who, now);
-    if (idle) account->admitted = 0;
+    if (!idle && !before)
+        on_demand(gpu, who, now);
+    if (idle)
+        account->admitted = 0;
     if (gpu->holder != who) {
-        if (meter_is_late(gpu, who) && tenant->near >= tenant->active) meter_late_end(gpu, who, idle ? stamp : tenant->ends, now);
-        else if (tenant->left_at && state & LEASE_DRAINED) meter_ended(gpu, who, stamp, now);
-        else if (state == LEASE_ACTIVE && !meter_is_late(gpu, who)) meter_running_on(gpu, who, now);
+        if (meter_is_late(gpu, who) && tenant->near >= tenant->active)
+            meter_late_end(gpu, who, idle ? stamp : tenant->ends, now);
+        else if (tenant->left_at && state & LEASE_DRAINED)
+            meter_ended(gpu, who, stamp, now);
+        else if (state == LEASE_ACTIVE && !meter_is_late(gpu, who))
+            meter_running_on(gpu, who, now);
     } else if (gpu->parked) {
-        if (!idle) on_unpark(gpu, now);
+        if (!idle)
+            on_unpark(gpu, now);
     } else if (idle) {
-        if (state & LEASE_SOON) on_gap(gpu, stamp, now);
-        else on_handback(gpu, now);
+        if (state & LEASE_SOON)
+            on_gap(gpu, stamp, now);
+        else
+            on_handback(gpu, now);
     } else if (tenant->near >= tenant->active) {
-        if (state & LEASE_SOON) on_gap(gpu, stamp, now);
-        else decide(gpu, now, 1);
+        if (state & LEASE_SOON)
+            on_gap(gpu, stamp, now);
+        else
+            decide(gpu, now, 1);
     }
 }
 
-void lease_gpu_join(struct lease_gpu *gpu, int who, struct lease_member *member) {
-    memset(member, 0, sizeof *member);
-    member->present = 1;
+void lease_gpu_join(struct lease_gpu *gpu, int who, struct lease_process *process)
+{
+    memset(process, 0, sizeof *process);
+    process->present = 1;
     gpu->tenants[who].present++;
     show_flags(gpu);
 }
 
-void lease_gpu_say(struct lease_gpu *gpu, int who, struct lease_member *member, const struct lease_message *message,
-                   int64_t now) {
+void lease_gpu_say(struct lease_gpu *gpu, int who, struct lease_process *process, const struct lease_message *message,
+                   int64_t now)
+{
     struct lease_tenant *tenant = &gpu->tenants[who];
     int current = message->generation == (uint32_t)tenant->words->lease_generation;
-    note(tenant, member, message->state, message->stamp, current);
+    note(tenant, process, message->state, message->stamp, current);
     follow(gpu, who, message->state, message->stamp, now);
     show_flags(gpu);
 }
 
-void lease_gpu_leave(struct lease_gpu *gpu, int who, struct lease_member *member, int64_t now) {
-    if (!member->present) return;
-    note(&gpu->tenants[who], member, 0, now, 0);
-    member->present = 0;
+void lease_gpu_leave(struct lease_gpu *gpu, int who, struct lease_process *process, int64_t now)
+{
+    if (!process->present)
+        return;
+    note(&gpu->tenants[who], process, 0, now, 0);
+    process->present = 0;
     gpu->tenants[who].present--;
     follow(gpu, who, 0, now, now);
     show_flags(gpu);
@@ -370,35 +455,44 @@ void lease_gpu_leave(struct lease_gpu *gpu, int who, struct lease_member *member
 
 /* ---- tenants ---- */
 
-int lease_gpu_add(struct lease_gpu *gpu, struct mg_gpu_limits *words) {
+int lease_gpu_add(struct lease_gpu *gpu, struct mg_gpu_limits *words)
+{
     for (int i = 0; i < LEASE_TENANTS; i++) {
-        if (gpu->accounts.of[i].used) continue;
+        if (gpu->accounts.of[i].used)
+            continue;
         memset(&gpu->accounts.of[i], 0, sizeof gpu->accounts.of[i]);
         memset(&gpu->tenants[i], 0, sizeof gpu->tenants[i]);
         gpu->tenants[i].words = words;
-        if (gpu->accounts.count <= i) gpu->accounts.count = i + 1;
-        announce(gpu, i, 0); /* whatever an arbiter before us had granted */
+        if (gpu->accounts.count <= i)
+            gpu->accounts.count = i + 1;
+        announce(gpu, i, 0); /* revoke what an earlier arbiter granted */
         return i;
     }
     return -1;
 }
 
-void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned milli, unsigned limit,
-                         unsigned priority, int64_t now) {
+void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned milli, unsigned limit, unsigned priority,
+                         int64_t now)
+{
     struct lease_account *account = &gpu->accounts.of[who];
-    if (account->used) lease_touch(account, now, gpu->holder == who && !gpu->parked);
+    if (account->used)
+        lease_touch(account, now, gpu->holder == who && !gpu->parked);
     lease_configure(account, policy, milli, limit, priority, now);
     if (gpu->holder == who && !gpu->parked && gpu->until > now + LEASE_QUANTUM) {
         meter_until(gpu, now);
         extend(gpu, now + LEASE_QUANTUM, now);
     }
+    try_grant(gpu, now); /* a tenant that waited for tokens may have a higher limit now */
     show_flags(gpu);
 }
 
-void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
+void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now)
+{
     meter_until(gpu, now);
-    if (gpu->lender == who) gpu->lender = -1;
-    if (gpu->left == who) gpu->left = -1;
+    if (gpu->lender == who)
+        gpu->lender = -1;
+    if (gpu->left == who)
+        gpu->left = -1;
     gpu->late &= ~(UINT64_C(1) << who);
     gpu->accounts.of[who].used = 0;
     announce(gpu, who, 0);
@@ -411,23 +505,29 @@ void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now) {
     show_flags(gpu);
 }
 
-void lease_gpu_settle(struct lease_gpu *gpu, int64_t now) {
+void lease_gpu_settle(struct lease_gpu *gpu, int64_t now)
+{
     meter_until(gpu, now);
     touch_all(gpu, now);
 }
 
-int64_t lease_gpu_due(const struct lease_gpu *gpu) {
+int64_t lease_gpu_due(const struct lease_gpu *gpu)
+{
     return earliest(gpu->silent_at, earliest(gpu->decide_at, gpu->retry_at));
 }
 
-void lease_gpu_timer(struct lease_gpu *gpu, int64_t now) {
-    if (gpu->silent_at <= now) on_silence(gpu, now);
-    if (gpu->decide_at <= now) decide(gpu, now, 0);
-    if (gpu->retry_at <= now) try_grant(gpu, now);
+void lease_gpu_timer(struct lease_gpu *gpu, int64_t now)
+{
+    if (gpu->silent_at <= now)
+        on_silence(gpu, now);
+    if (gpu->decide_at <= now)
+        decide(gpu, now, 0);
+    if (gpu->retry_at <= now)
+        try_grant(gpu, now);
     show_flags(gpu);
 }
 
-/* For those who mirror the structures in another language. */
-const uint32_t lease_sizes[] = {sizeof(struct lease_account), sizeof(struct lease_tenant), sizeof(struct lease_gpu),
-                                sizeof(struct lease_member), sizeof(struct lease_message), sizeof(struct pace),
+/* For code that mirrors the structures in another language. */
+const uint32_t lease_sizes[] = {sizeof(struct lease_account), sizeof(struct lease_tenant),  sizeof(struct lease_gpu),
+                                sizeof(struct lease_process), sizeof(struct lease_message), sizeof(struct pace),
                                 sizeof(struct pace_estimates)};

@@ -1,1 +1,1 @@
-"""The management API (NVML) as data, for every library of ours that speaks it."""
+"""The management API (NVML) as data, for the libraries that implement or wrap it."""

@@ -1,7 +1,7 @@
-"""Write the part of an NVML library that its author did not.
+"""Write the generated part of an NVML library.
 
-In a library that implements NVML the rest answers NVML_ERROR_NOT_SUPPORTED. A library that stands before the real
-one passes every other symbol on to it.
+In a library that implements NVML, every other function returns NVML_ERROR_NOT_SUPPORTED. A library that wraps the
+real one forwards every other function to it.
 """
 
 from vendorapi.complete import head, refuse_unknown
@@ -11,7 +11,7 @@ from nvmlapi.header import ERROR_STRING, HEADER, PREAMBLE, Api
 
 
 def source(api: Api, implemented: set[str], wrap: bool) -> str:
-    """The C file that completes the library."""
+    """Return the C file that completes the library."""
     refuse_unknown(implemented, {*api.functions, ERROR_STRING}, HEADER)
     body = _passage if wrap else _stub
     rest = [body(function) for name, function in api.functions.items() if name not in implemented]
@@ -19,7 +19,7 @@ def source(api: Api, implemented: set[str], wrap: bool) -> str:
 
 
 def coverage(api: Api, implemented: set[str], _wrap: bool) -> dict[str, object]:
-    """The same as data, for people and tests."""
+    """Return the state of every symbol as JSON data."""
     symbols = {name: "implemented" if name in implemented else "missing" for name in api.functions}
     return {"nvml": api.release, "symbols": symbols}
 

@@ -1,10 +1,10 @@
-/* What the generated half of an NVML library wants from the written half. */
+/* What the generated half of an NVML library needs from the written half. */
 #pragma once
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 
-/* The answer of functions that nobody wrote, in a library that implements NVML. */
+/* The result of functions that are not implemented, in a library that implements NVML. */
 nvmlReturn_t nvmlapi_missing(const char *symbol);
 
-/* The real library's function, or null; in a library that stands before it. */
+/* The real library's function, or null, in a library that wraps it. */
 void *nvmlapi_next(const char *symbol);

@@ -1,11 +1,11 @@
-/* Between the runtime and the code that the card's compiler makes: mirrored by src/milligpu/softgpu/llvm. */
+/* The interface between the runtime and code from the GPU's compiler; mirrored by src/milligpu/softgpu/llvm. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 enum { SG_IMAGE_VERSION = 3, SG_SHARED_WINDOW = 1 << 20, SG_MOST_THREADS = 1024 };
 
-/* What all threads of a block see. */
+/* Shared by all threads of a block. */
 struct sg_block {
     uint32_t grid[3];
     uint32_t block[3];
@@ -17,7 +17,7 @@ struct sg_block {
     const unsigned char *parameters;
     /* Written by code that counts: what the block's threads did, in instructions and in nanoseconds of sleep. */
     uint64_t total, longest, sleep;
-    /* And read by it, for its clocks. */
+    /* Read by that code, for its clocks. */
     uint64_t start;
     uint32_t clock_khz, reserved_too;
 };
@@ -32,7 +32,7 @@ _Static_assert(sizeof(struct sg_block) == 104, "mirrors llvm/special.py");
 
 struct sg_fiber;
 
-/* `memory` is always null: device addresses are offsets from it, which keeps them pointers to LLVM's analyses. */
+/* `memory` is always null: device addresses are offsets from it, so LLVM's analyses still see pointers. */
 typedef void (*sg_loop)(const struct sg_block *block, char *memory);
 typedef void (*sg_thread)(const struct sg_block *block, char *memory, uint32_t x, uint32_t y, uint32_t z,
                           uint32_t linear, struct sg_fiber *fiber);
@@ -66,7 +66,8 @@ struct sg_image {
     const struct sg_global *globals;
 };
 
-/* Warp operations: mirrored by llvm/warp.py. */
+/* Warp operations: mirrored by llvm/warp.py. Related operations share a line. */
+/* clang-format off */
 enum sg_warp_op {
     SG_SHUFFLE_UP, SG_SHUFFLE_DOWN, SG_SHUFFLE_BUTTERFLY, SG_SHUFFLE_INDEX,
     SG_VOTE_ALL, SG_VOTE_ANY, SG_VOTE_UNIFORM, SG_BALLOT,
@@ -76,8 +77,9 @@ enum sg_warp_op {
     SG_MATCH_ANY, SG_MATCH_ALL,
     SG_MMA,
 };
+/* clang-format on */
 
-/* What compiled code calls. */
+/* Functions that compiled code calls. */
 void sg_barrier(struct sg_fiber *fiber, uint32_t barrier, uint32_t count);
 uint32_t sg_barrier_reduce(struct sg_fiber *fiber, uint32_t barrier, uint32_t count, uint32_t how, uint32_t truth);
 void sg_barrier_arrive(struct sg_fiber *fiber, uint32_t barrier, uint32_t count);

@@ -1,4 +1,6 @@
-/* How long a context's work ran on the CPU, as everybody can read it on the card's activity page. */
+/* How long a context's work ran on the CPU, published on the GPU's activity page.
+ *
+ * Work waits for a CPU where other programs need it, too. That time is not counted: a GPU would not have waited. */
 #include "softgpu.h"
 
 static struct activity_slot *slot_of(struct context *context)
@@ -6,22 +8,33 @@ static struct activity_slot *slot_of(struct context *context)
     return &context->card->activity->slot[context->slot];
 }
 
-void account_begin(struct context *context)
+static uint64_t thread_nanoseconds(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+uint64_t account_begin(struct context *context)
 {
     pthread_mutex_lock(&context->account);
     if (!context->running++)
         __atomic_store_n(&slot_of(context)->since, now_nanoseconds(), __ATOMIC_RELEASE);
     pthread_mutex_unlock(&context->account);
+    return thread_nanoseconds();
 }
 
-void account_end(struct context *context)
+void account_end(struct context *context, uint64_t began)
 {
     struct activity_slot *slot = slot_of(context);
     pthread_mutex_lock(&context->account);
+    context->worked += thread_nanoseconds() - began;
     if (!--context->running) {
-        uint64_t since = slot->since;
+        /* Streams that run at the same time use the same engine. */
+        uint64_t passed = now_nanoseconds() - slot->since, worked = context->worked;
+        context->worked = 0;
         __atomic_store_n(&slot->since, 0, __ATOMIC_RELEASE);
-        __atomic_fetch_add(&slot->busy, now_nanoseconds() - since, __ATOMIC_RELEASE);
+        __atomic_fetch_add(&slot->busy, worked < passed ? worked : passed, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&context->account);
 }

@@ -1,5 +1,5 @@
-/* Settings that a real card acts on and that change nothing here: they are checked, remembered where they can be read
- * back, and otherwise without effect. */
+/* Settings that a real GPU acts on and that have no effect here: they are checked, and stored where they can be read
+ * back. */
 #include "softgpu.h"
 
 static size_t limits[CU_LIMIT_MAX] = {

@@ -1,4 +1,4 @@
-/* The API's calls that allocate, free and describe memory. */
+/* API functions that allocate, free and describe memory. */
 #include "softgpu.h"
 #include <string.h>
 
@@ -70,7 +70,7 @@ API cuMemAllocHost_v2(void **pointer, size_t size)
     return cuMemHostAlloc(pointer, size, 0);
 }
 
-/* As with a real driver, freeing waits for what may still use the memory. */
+/* As with a real driver, freeing waits for work that may still use the memory. */
 static CUresult release(uintptr_t start, bool host)
 {
     struct allocation found;
@@ -103,7 +103,7 @@ API cuMemFreeAsync(CUdeviceptr pointer, CUstream on)
     if (!memory_find(pointer, &found) || found.start != pointer || !found.mapped)
         return CUDA_ERROR_INVALID_VALUE;
     if (!stream->capture && !memory_leave(pointer))
-        return CUDA_ERROR_INVALID_VALUE; /* a stream has it to free already */
+        return CUDA_ERROR_INVALID_VALUE; /* it is already queued in a stream to be freed */
     struct work *work = work_new(WORK_FREE, 0);
     if (work)
         work->pointer = pointer;

@@ -1,4 +1,4 @@
-/* What kernels call of the device's own library. */
+/* The device library that kernels call. */
 #include "engine.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ uint64_t sg_clock(void)
     return now_nanoseconds();
 }
 
-/* A thread's own time on a modelled card: where the kernel began, and what the thread did since. */
+/* A thread's own clock on a modeled GPU: the start of the kernel plus what the thread has done since. */
 uint64_t sg_modelled_clock(const struct sg_block *block, uint64_t instructions, uint64_t sleep, uint32_t cycles)
 {
     uint64_t since = instructions * PACE_LATENCY + (uint64_t)((double)sleep * block->clock_khz * 1e-6);
@@ -58,7 +58,7 @@ static const char *aligned(const char *at, size_t size)
     return (const char *)(((uintptr_t)at + size - 1) & ~(uintptr_t)(size - 1));
 }
 
-/* Prints one value as its specification says, and returns where the next one is. */
+/* Print one value as its specification says, and return the position of the next one. */
 static const char *print_value(const char *specification, char conversion, bool is_long, const char *at)
 {
     if (strchr("fFeEgGaA", conversion)) {
@@ -99,7 +99,7 @@ int32_t sg_printf(uint64_t format, uint64_t arguments)
         if (conversion == '%')
             putchar('%');
         else if (strchr(specification, '*'))
-            break; /* a width from the arguments is not in the format that devices print */
+            break; /* the format that devices print has no width from the arguments */
         else {
             at = print_value(specification, conversion, memchr(text, 'l', length + 1) != 0, at);
             values++;

@@ -1,5 +1,5 @@
-/* Stream capture: what is submitted to a stream becomes nodes of a graph instead of work. Other streams join by waiting
- * for an event of one that takes part. */
+/* Stream capture: submissions to a stream become nodes of a graph instead of work. Other streams join by waiting for an
+ * event of a stream that takes part. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@ struct capture {
     CUgraph graph;
     struct stream *origin;
     CUstreamCaptureMode mode;
-    bool invalid, given; /* the graph was the caller's */
+    bool invalid, given; /* `given`: the graph is the caller's */
 };
 
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* ---- what the next node needs ---- */
+/* ---- dependencies of the next node ---- */
 static void tips_clear(struct tips *tips)
 {
     free(tips->nodes);
@@ -54,7 +54,7 @@ CUresult capture_work(struct stream *stream, struct work *work)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (work->kind == WORK_CALLBACK)
         return spoil(capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    if (work->kind == WORK_FREE) { /* a graph may run again and needs its memory: it stays until the context ends */
+    if (work->kind == WORK_FREE) { /* a graph may run again and needs its memory, which stays until the context ends */
         free(work);
         return CUDA_SUCCESS;
     }
@@ -139,7 +139,7 @@ API cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph, const CUgraphNod
     return begin(handle, graph, dependencies, count, mode);
 }
 
-/* Lets every stream go that took part; true if one of them was not waited for. */
+/* Release every stream that took part; true if the capturing stream had not waited for one of them. */
 static bool release(struct context *context, const struct capture *capture)
 {
     bool unjoined = false;

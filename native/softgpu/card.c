@@ -1,4 +1,4 @@
-/* The connection to a card's daemon. A card that cannot be reached does not exist for this process. */
+/* The connection to a GPU's daemon. For this process, a GPU that cannot be reached does not exist. */
 #include "softgpu.h"
 #include <errno.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A card that answers nothing is lost; a compilation of the largest modules takes a few seconds. */
+/* A GPU that does not answer within this time is lost; compiling the largest modules takes a few seconds. */
 enum { ANSWER_SECONDS = 120 };
-static const char SOCKETS[] = "MILLIGPU_SOFTGPU"; /* the variable with the folder of the cards' sockets */
+static const char SOCKETS[] = "MILLIGPU_SOFTGPU"; /* the variable with the directory of the GPUs' sockets */
 
 bool wire_send(int fd, const void *data, size_t size)
 {
@@ -28,15 +28,18 @@ bool wire_send(int fd, const void *data, size_t size)
     return true;
 }
 
-/* Receives exactly `size` bytes, and a descriptor if one comes along with them. */
+/* Receive exactly `size` bytes, and a descriptor if one is attached. */
 static bool receive_all(int fd, void *data, size_t size, int *descriptor)
 {
     char *at = data;
     while (size) {
-        union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+        union {
+            char room[CMSG_SPACE(sizeof(int))];
+            struct cmsghdr align;
+        } control;
         struct iovec part = {at, size};
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
-                                 .msg_controllen = sizeof control.room};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
         ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
         if (got < 0 && errno == EINTR)
             continue;
@@ -96,7 +99,7 @@ CUresult card_call(struct card *card, enum wire_kind kind, const void *body, siz
     CUresult status = card->socket < 0 ? CUDA_ERROR_DEVICE_UNAVAILABLE
                                        : exchange(card, kind, body, size, reply, room, descriptor);
     if (status == CUDA_ERROR_DEVICE_UNAVAILABLE && card->socket >= 0) {
-        close(card->socket); /* half an answer may be left in it */
+        close(card->socket); /* half a reply may be left in it */
         card->socket = -1;
     }
     pthread_mutex_unlock(&card->lock);
@@ -187,7 +190,7 @@ static bool uuid_matches(const struct wire_device *device, const char *text, siz
     return length >= 5 && length <= (size_t)at && !strncmp(name, text, length);
 }
 
-/* As the driver reads CUDA_VISIBLE_DEVICES: numbers or UUID prefixes; the first that is none ends the list. */
+/* Read CUDA_VISIBLE_DEVICES as the driver does: numbers or UUID prefixes; the first invalid one ends the list. */
 static int choose_visible(struct card *cards, int count, const char *list)
 {
     struct card chosen[MOST_CARDS];

@@ -1,26 +1,26 @@
-/* Checkpoint and restore of a process from outside: it is locked, its card's memory is given back, and later taken again,
- * also on another card of the same model. What device memory holds is in this process's own pages all the time, so
- * addresses stay and nothing has to be copied; what moves is the charge, the contexts and the connection. */
+/* Checkpoint and restore of a process from outside: the process is locked, its GPU's memory is released and later
+ * taken again, possibly on another GPU of the same model. Device memory lives in this process's own pages all the
+ * time, so addresses stay valid and nothing has to be copied; only the charge, the contexts and the connection move. */
 #include "softgpu.h"
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* How often a process that is being locked is looked at. */
+/* How often to check a process that is being locked. */
 enum { LOOK_MILLISECONDS = 1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t unlocked = PTHREAD_COND_INITIALIZER;
 static atomic_int state = CU_PROCESS_STATE_RUNNING;
-static pthread_t attendant;
-static int orders = -1;
+static pthread_t responder;
+static int requests = -1;
 
 /* ---- the locked process ---- */
 void checkpoint_pass(void)
 {
     if (atomic_load_explicit(&state, memory_order_acquire) == CU_PROCESS_STATE_RUNNING
-        || (orders >= 0 && pthread_equal(pthread_self(), attendant)))
+        || (requests >= 0 && pthread_equal(pthread_self(), responder)))
         return;
     pthread_mutex_lock(&lock);
     while (atomic_load(&state) != CU_PROCESS_STATE_RUNNING)
@@ -36,7 +36,7 @@ static void set_state(CUprocessState next)
     pthread_mutex_unlock(&lock);
 }
 
-/* From now on calls wait; what was submitted before is worked off first. */
+/* From now on calls wait; work submitted before is finished first. */
 static CUresult do_lock(const void *body, size_t size)
 {
     uint32_t milliseconds = 0;
@@ -69,7 +69,7 @@ static CUresult do_checkpoint(void)
     return CUDA_SUCCESS;
 }
 
-/* Where a card's contexts and memory go: where the pairs say, or back. */
+/* Where a GPU's contexts and memory go: as the pairs say, or back to the same GPU. */
 static const CUuuid *destination(const struct card *card, const CUcheckpointGpuPair *pairs, size_t count)
 {
     for (size_t at = 0; at < count; at++)
@@ -78,7 +78,7 @@ static const CUuuid *destination(const struct card *card, const CUcheckpointGpuP
     return 0;
 }
 
-/* Takes a card's memory and contexts, here or on the new card, and then lives there. */
+/* Take a GPU's memory and contexts, here or on the new GPU, and use it from then on. */
 static CUresult restore_card(struct card *card, const CUuuid *uuid)
 {
     struct card fresh = {.socket = -1};
@@ -121,7 +121,7 @@ static CUresult do_restore(const void *body, size_t size)
         set_state(CU_PROCESS_STATE_LOCKED);
         return CUDA_SUCCESS;
     }
-    /* All or nothing: what was taken before the card that had no room is given back. */
+    /* All or nothing: if one GPU has no room, what was taken on the GPUs before it is given back. */
     for (int at = 0; at < done - 1; at++)
         if (sg_cards[at].activity) {
             card_release(&sg_cards[at], memory_charged(&sg_cards[at]));
@@ -138,41 +138,44 @@ static CUresult do_unlock(void)
     return CUDA_SUCCESS;
 }
 
-static CUresult obey(uint32_t kind, const void *body, size_t size)
+static CUresult carry_out(uint32_t kind, const void *body, size_t size)
 {
     switch (kind) {
-    case ORDER_LOCK: return do_lock(body, size);
-    case ORDER_CHECKPOINT: return do_checkpoint();
-    case ORDER_RESTORE: return do_restore(body, size);
-    case ORDER_UNLOCK: return do_unlock();
-    default: return CUDA_SUCCESS; /* only the state was asked for */
+    case CHECKPOINT_LOCK: return do_lock(body, size);
+    case CHECKPOINT_SAVE: return do_checkpoint();
+    case CHECKPOINT_RESTORE: return do_restore(body, size);
+    case CHECKPOINT_UNLOCK: return do_unlock();
+    default: return CUDA_SUCCESS; /* only the state was requested */
     }
 }
 
-static void *attend(void *argument)
+static void *respond(void *argument)
 {
     struct wire_request request;
     char body[MOST_CARDS * sizeof(CUcheckpointGpuPair)];
     (void)argument;
-    while (wire_receive(orders, &request, sizeof request) && request.size <= sizeof body
-           && wire_receive(orders, body, request.size)) {
-        struct { struct wire_reply reply; uint32_t state; } answer;
-        answer.reply = (struct wire_reply){obey(request.kind, body, request.size), sizeof answer.state};
+    while (wire_receive(requests, &request, sizeof request) && request.size <= sizeof body
+           && wire_receive(requests, body, request.size)) {
+        struct {
+            struct wire_reply reply;
+            uint32_t state;
+        } answer;
+        answer.reply = (struct wire_reply){carry_out(request.kind, body, request.size), sizeof answer.state};
         answer.state = (uint32_t)atomic_load(&state);
-        if (!wire_send(orders, &answer, sizeof answer))
+        if (!wire_send(requests, &answer, sizeof answer))
             break;
     }
-    /* The daemon is gone, and the cards with it; whoever waited for its orders has waited enough. */
+    /* The daemon is gone, and its GPUs with it: release the threads that wait. */
     for (int at = 0; at < MOST_CARDS; at++)
         atomic_store(&sg_cards[at].lost, true);
     set_state(CU_PROCESS_STATE_RUNNING);
     return 0;
 }
 
-/* A process takes orders from when it has cards; without a place to hear them it just cannot be checkpointed. */
+/* A process accepts requests once it has GPUs; without a connection for them it cannot be checkpointed. */
 void checkpoint_start(void)
 {
-    struct wire_request request = {WIRE_ATTEND, 0};
+    struct wire_request request = {WIRE_CHECKPOINT_CLIENT, 0};
     struct wire_reply reply;
     int fd = card_connect_any();
     if (fd < 0)
@@ -184,29 +187,32 @@ void checkpoint_start(void)
     sigset_t all, before;
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    orders = fd;
-    if (pthread_create(&attendant, 0, attend, 0)) {
+    requests = fd;
+    if (pthread_create(&responder, 0, respond, 0)) {
         close(fd);
-        orders = -1;
+        requests = -1;
     } else
-        pthread_detach(attendant);
+        pthread_detach(responder);
     pthread_sigmask(SIG_SETMASK, &before, 0);
 }
 
-/* In a child of fork: the connection is the parent's, and so is the lock. */
+/* In a child of fork: connection and lock belong to the parent. */
 void checkpoint_forget(void)
 {
-    if (orders >= 0)
-        close(orders);
-    orders = -1;
+    if (requests >= 0)
+        close(requests);
+    requests = -1;
     atomic_store(&state, CU_PROCESS_STATE_RUNNING);
 }
 
-/* ---- whoever gives orders ---- */
-static CUresult order(int pid, uint32_t kind, const void *body, size_t size, uint32_t *answer)
+/* ---- the process that sends requests ---- */
+static CUresult send_request(int pid, uint32_t kind, const void *body, size_t size, uint32_t *answer)
 {
-    struct { struct wire_request request; int32_t pid; uint32_t kind; } head
-        = {{WIRE_ORDER, (uint32_t)(8 + size)}, pid, kind};
+    struct {
+        struct wire_request request;
+        int32_t pid;
+        uint32_t kind;
+    } head = {{WIRE_CHECKPOINT_REQUEST, (uint32_t)(8 + size)}, pid, kind};
     struct wire_reply reply;
     uint32_t now = 0;
     if (pid <= 0)
@@ -225,14 +231,14 @@ static CUresult order(int pid, uint32_t kind, const void *body, size_t size, uin
 API cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *wanted)
 {
     uint32_t milliseconds = wanted ? wanted->timeoutMs : 0;
-    return order(pid, ORDER_LOCK, &milliseconds, sizeof milliseconds, 0);
+    return send_request(pid, CHECKPOINT_LOCK, &milliseconds, sizeof milliseconds, 0);
 }
 
 API cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *wanted)
 {
     if (wanted && wanted->customStorageInfo_out)
         return CUDA_ERROR_NOT_SUPPORTED;
-    return order(pid, ORDER_CHECKPOINT, 0, 0, 0);
+    return send_request(pid, CHECKPOINT_SAVE, 0, 0, 0);
 }
 
 API cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *wanted)
@@ -242,13 +248,13 @@ API cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *wanted)
         return CUDA_ERROR_INVALID_VALUE;
     if (wanted && wanted->customStorageInfo_out)
         return CUDA_ERROR_NOT_SUPPORTED;
-    return order(pid, ORDER_RESTORE, count ? wanted->gpuPairs : 0, count * sizeof(CUcheckpointGpuPair), 0);
+    return send_request(pid, CHECKPOINT_RESTORE, count ? wanted->gpuPairs : 0, count * sizeof(CUcheckpointGpuPair), 0);
 }
 
 API cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *wanted)
 {
     (void)wanted;
-    return order(pid, ORDER_UNLOCK, 0, 0, 0);
+    return send_request(pid, CHECKPOINT_UNLOCK, 0, 0, 0);
 }
 
 API cuCheckpointProcessGetState(int pid, CUprocessState *found)
@@ -256,7 +262,7 @@ API cuCheckpointProcessGetState(int pid, CUprocessState *found)
     uint32_t now;
     if (!found)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = order(pid, ORDER_STATE, 0, 0, &now);
+    CUresult status = send_request(pid, CHECKPOINT_STATE, 0, 0, &now);
     if (!status)
         *found = (CUprocessState)now;
     return status;

@@ -1,10 +1,10 @@
-/* What a node of a graph does. Everything is set and read through the API's one structure for all types of nodes. */
+/* What a node of a graph does. The API uses one structure for all types of nodes to set and read it. */
 #include "graph.h"
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- kernels ---- */
-/* Parameters, and behind them a pointer to each, as the API shows them. */
+/* Parameters, followed by a pointer to each, as the API presents them. */
 static bool room_for_parameters(struct content *content, const struct sg_kernel *kernel)
 {
     size_t bytes = (kernel->parameter_bytes + 15u) & ~15u;
@@ -22,7 +22,8 @@ static CUresult set_kernel(struct content *content, const CUDA_KERNEL_NODE_PARAM
     struct function *function;
     if (function_find(wanted->func ? wanted->func : (CUfunction)wanted->kern, &function))
         return CUDA_ERROR_INVALID_VALUE;
-    content->kernel.grid = (struct grid){.kernel = function->kernel, .function = function->handle,
+    content->kernel.grid = (struct grid){.kernel = function->kernel,
+                                         .function = function->handle,
                                          .blocks = {wanted->gridDimX, wanted->gridDimY, wanted->gridDimZ},
                                          .threads = {wanted->blockDimX, wanted->blockDimY, wanted->blockDimZ},
                                          .dynamic_shared = wanted->sharedMemBytes};
@@ -40,15 +41,19 @@ static CUresult set_kernel(struct content *content, const CUDA_KERNEL_NODE_PARAM
 static void get_kernel(const struct content *content, CUDA_KERNEL_NODE_PARAMS_v3 *found)
 {
     const struct grid *grid = &content->kernel.grid;
-    *found = (CUDA_KERNEL_NODE_PARAMS_v3){.func = grid->function, .gridDimX = grid->blocks[0],
-                                          .gridDimY = grid->blocks[1], .gridDimZ = grid->blocks[2],
-                                          .blockDimX = grid->threads[0], .blockDimY = grid->threads[1],
-                                          .blockDimZ = grid->threads[2], .sharedMemBytes = grid->dynamic_shared,
+    *found = (CUDA_KERNEL_NODE_PARAMS_v3){.func = grid->function,
+                                          .gridDimX = grid->blocks[0],
+                                          .gridDimY = grid->blocks[1],
+                                          .gridDimZ = grid->blocks[2],
+                                          .blockDimX = grid->threads[0],
+                                          .blockDimY = grid->threads[1],
+                                          .blockDimZ = grid->threads[2],
+                                          .sharedMemBytes = grid->dynamic_shared,
                                           .kernelParams = content->kernel.values};
 }
 
 /* ---- the others ---- */
-/* The address is known from now on; the memory stays until the context ends, as a graph may run again. */
+/* The address is known from now on. The memory stays until the context ends, because a graph may run again. */
 static CUresult set_alloc(CUDA_MEM_ALLOC_NODE_PARAMS_v2 *alloc)
 {
     struct context *context;
@@ -82,12 +87,8 @@ static CUresult set(struct content *content, CUgraphNodeParams *wanted)
     CUresult status = CUDA_SUCCESS;
     switch ((int)wanted->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return set_kernel(content, &wanted->kernel);
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-        content->copy = wanted->memcpy;
-        return copy_check(&wanted->memcpy.copyParams);
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-        content->fill = wanted->memset;
-        return fill_check(&wanted->memset);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: content->copy = wanted->memcpy; return copy_check(&wanted->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET: content->fill = wanted->memset; return fill_check(&wanted->memset);
     case CU_GRAPH_NODE_TYPE_HOST:
         content->host = wanted->host;
         return wanted->host.fn ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -95,7 +96,7 @@ static CUresult set(struct content *content, CUgraphNodeParams *wanted)
     case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        content->event = wanted->eventRecord.event; /* waits have it at the same place */
+        content->event = wanted->eventRecord.event; /* wait nodes have it at the same offset */
         return handle_get(HANDLE_EVENT, content->event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
         status = set_alloc(&wanted->alloc);
@@ -139,7 +140,7 @@ CUresult content_get(const struct content *content, CUgraphNodeParams *found)
     return CUDA_SUCCESS;
 }
 
-/* What a stream would have done, for a node that does the same. */
+/* Make a node that does what the stream would have done. */
 CUresult content_of_work(struct content *content, const struct work *work)
 {
     const CUmemorytype any = CU_MEMORYTYPE_UNIFIED;
@@ -152,16 +153,25 @@ CUresult content_of_work(struct content *content, const struct work *work)
         memcpy(content->kernel.parameters, work->parameters, work->grid.kernel->parameter_bytes);
     } else if (work->kind == WORK_COPY) {
         content->type = CU_GRAPH_NODE_TYPE_MEMCPY;
-        content->copy.copyParams = (CUDA_MEMCPY3D){
-            .srcMemoryType = any, .srcDevice = (CUdeviceptr)(uintptr_t)work->copy.from, .srcPitch = work->copy.from_pitch,
-            .srcHeight = work->copy.rows, .dstMemoryType = any, .dstDevice = (CUdeviceptr)(uintptr_t)work->copy.to,
-            .dstPitch = work->copy.to_pitch, .dstHeight = work->copy.rows, .WidthInBytes = work->copy.width,
-            .Height = work->copy.rows, .Depth = 1};
+        content->copy.copyParams = (CUDA_MEMCPY3D){.srcMemoryType = any,
+                                                   .srcDevice = (CUdeviceptr)(uintptr_t)work->copy.from,
+                                                   .srcPitch = work->copy.from_pitch,
+                                                   .srcHeight = work->copy.rows,
+                                                   .dstMemoryType = any,
+                                                   .dstDevice = (CUdeviceptr)(uintptr_t)work->copy.to,
+                                                   .dstPitch = work->copy.to_pitch,
+                                                   .dstHeight = work->copy.rows,
+                                                   .WidthInBytes = work->copy.width,
+                                                   .Height = work->copy.rows,
+                                                   .Depth = 1};
     } else if (work->kind == WORK_FILL) {
         content->type = CU_GRAPH_NODE_TYPE_MEMSET;
-        content->fill = (CUDA_MEMSET_NODE_PARAMS_v2){
-            .dst = (CUdeviceptr)(uintptr_t)work->fill.to, .pitch = work->fill.pitch, .value = work->fill.value,
-            .elementSize = work->fill.unit, .width = work->fill.count, .height = work->fill.rows};
+        content->fill = (CUDA_MEMSET_NODE_PARAMS_v2){.dst = (CUdeviceptr)(uintptr_t)work->fill.to,
+                                                     .pitch = work->fill.pitch,
+                                                     .value = work->fill.value,
+                                                     .elementSize = work->fill.unit,
+                                                     .width = work->fill.count,
+                                                     .height = work->fill.rows};
     } else {
         content->type = CU_GRAPH_NODE_TYPE_HOST;
         content->host = (CUDA_HOST_NODE_PARAMS_v2){.fn = work->host.function, .userData = work->host.argument};
@@ -200,7 +210,7 @@ static CUresult submit_kernel(const struct content *content, struct stream *stre
 {
     if (!handle_get(HANDLE_FUNCTION, content->kernel.grid.function))
         return CUDA_ERROR_INVALID_HANDLE; /* its module was unloaded */
-    /* A graph may hold kernels of several contexts; peers' memory is one address space here. */
+    /* A graph may contain kernels of several contexts; peer memory is in the same address space here. */
     struct work *work = work_new(WORK_GRID, content->kernel.grid.kernel->parameter_bytes);
     if (work) {
         work->grid = content->kernel.grid;

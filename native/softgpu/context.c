@@ -1,4 +1,4 @@
-/* Contexts: each costs memory on its card, has its streams and its sticky error. */
+/* Contexts: each takes memory on its GPU, and has its own streams and sticky error. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ CUresult context_new(struct card *card, unsigned flags, struct context **made)
     return CUDA_SUCCESS;
 }
 
-/* The structure stays: a worker may still look at it, and a context is small beside what it held. */
+/* The structure is never freed: a worker may still read it, and it is small compared with what the context held. */
 void context_end(struct context *context)
 {
     context_drain(context, false);
@@ -58,7 +58,7 @@ void context_end(struct context *context)
     card_call(context->card, WIRE_CONTEXT_CLOSE, &context->slot, sizeof context->slot, 0, 0, 0);
 }
 
-/* ---- all of them ---- */
+/* ---- all contexts ---- */
 void contexts_drain(void)
 {
     pthread_mutex_lock(&all_lock);
@@ -125,7 +125,7 @@ CUresult context_current(struct context **context)
     return depth && stack[depth - 1] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* What a kernel does wrong is also the driver's to report, under the number that means "the application's fault". */
+/* The daemon also reports a kernel's fault, as an XID that means "application error". */
 static void report(struct card *card, CUresult failure)
 {
     uint32_t xid = failure == CUDA_ERROR_ILLEGAL_ADDRESS ? 31 : 13;
@@ -248,7 +248,7 @@ API cuCtxPopCurrent_v2(CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
-/* The current context where the caller names none. */
+/* The current context if the caller names none. */
 static CUresult context_find(CUcontext handle, struct context **context)
 {
     CUresult status = handle ? sg_ready() : context_current(context);

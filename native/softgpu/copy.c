@@ -1,8 +1,8 @@
-/* Copies. The synchronous ones wait for what a real driver would, then run on the caller's thread. */
+/* Copies. Synchronous copies wait for the work that a real driver would wait for, then run on the caller's thread. */
 #include "softgpu.h"
 #include <string.h>
 
-/* Device memory or memory that the driver knows; what else a copy names on the host side is taken on trust. */
+/* Device memory, or host memory that the driver knows; other host addresses are taken on trust. */
 static bool device_side(uintptr_t address, size_t size)
 {
     return memory_holds(address, size);
@@ -40,7 +40,7 @@ static CUresult copy_now(uintptr_t to, bool to_device, uintptr_t from, bool from
     return CUDA_SUCCESS;
 }
 
-/* Memory that is not page-locked may change or go as soon as the call returns, so the call waits. */
+/* Memory that is not page-locked may change or be freed as soon as the call returns, so the call waits. */
 static CUresult copy_later(uintptr_t to, bool to_device, uintptr_t from, bool from_device, size_t size, CUstream on)
 {
     struct stream *stream;
@@ -124,7 +124,7 @@ static bool linear(CUmemorytype kind)
     return kind == CU_MEMORYTYPE_HOST || kind == CU_MEMORYTYPE_DEVICE || kind == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* From the first byte of a box to behind its last one; 0 when the figures cannot be. */
+/* Bytes from the first byte of a box to after its last one; 0 if the sizes are impossible. */
 static size_t span(const CUDA_MEMCPY3D *box, size_t pitch, size_t height)
 {
     size_t rows, bytes;
@@ -134,12 +134,10 @@ static size_t span(const CUDA_MEMCPY3D *box, size_t pitch, size_t height)
     return rows && pitch < box->WidthInBytes ? 0 : bytes;
 }
 
-CUresult copy_check(const CUDA_MEMCPY3D *box)
+static CUresult check_linear(const CUDA_MEMCPY3D *box)
 {
-    if (!box)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!linear(box->srcMemoryType) || !linear(box->dstMemoryType))
-        return CUDA_ERROR_NOT_SUPPORTED; /* arrays */
+        return CUDA_ERROR_INVALID_VALUE;
     if (!box->WidthInBytes || !box->Height || !box->Depth)
         return CUDA_SUCCESS;
     uintptr_t from = corner(box->srcMemoryType, box->srcHost, box->srcDevice, box->srcXInBytes, box->srcY, box->srcZ,
@@ -155,9 +153,23 @@ CUresult copy_check(const CUDA_MEMCPY3D *box)
     return CUDA_SUCCESS;
 }
 
-CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *box)
+CUresult copy_check(const CUDA_MEMCPY3D *copy)
 {
-    CUresult status = copy_check(box);
+    if (!copy)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D box = *copy;
+    CUresult status = array_resolve(&box);
+    return status ? status : check_linear(&box);
+}
+
+CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *copy)
+{
+    if (!copy)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D resolved = *copy, *box = &resolved;
+    CUresult status = array_resolve(box);
+    if (!status)
+        status = check_linear(box);
     for (size_t z = 0; !status && z < box->Depth; z++) {
         struct work *work = work_new(WORK_COPY, 0);
         if (work) {
@@ -175,6 +187,11 @@ CUresult copy_submit(struct stream *stream, const CUDA_MEMCPY3D *box)
     return status;
 }
 
+static bool on_card(CUmemorytype kind)
+{
+    return kind == CU_MEMORYTYPE_DEVICE || kind == CU_MEMORYTYPE_ARRAY;
+}
+
 API cuMemcpy3D_v2(const CUDA_MEMCPY3D *box)
 {
     struct stream *stream;
@@ -190,26 +207,40 @@ API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *box, CUstream on)
     CUresult status = stream_find(on, &stream);
     if (!status)
         status = copy_submit(stream, box);
-    if (status || (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && box->dstMemoryType == CU_MEMORYTYPE_DEVICE))
+    if (status || (on_card(box->srcMemoryType) && on_card(box->dstMemoryType)))
         return status;
     return stream_wait(stream, stream_submitted(stream));
 }
 
-/* A rectangle is a box that is one deep. */
+/* A rectangle is a box of depth one. */
 static CUDA_MEMCPY3D box_of(const CUDA_MEMCPY2D *flat)
 {
-    return (CUDA_MEMCPY3D){.srcXInBytes = flat->srcXInBytes, .srcY = flat->srcY, .srcMemoryType = flat->srcMemoryType,
-                           .srcHost = flat->srcHost, .srcDevice = flat->srcDevice, .srcPitch = flat->srcPitch,
-                           .srcHeight = flat->Height, .dstXInBytes = flat->dstXInBytes, .dstY = flat->dstY,
-                           .dstMemoryType = flat->dstMemoryType, .dstHost = flat->dstHost,
-                           .dstDevice = flat->dstDevice, .dstPitch = flat->dstPitch, .dstHeight = flat->Height,
-                           .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1};
+    return (CUDA_MEMCPY3D){.srcXInBytes = flat->srcXInBytes,
+                           .srcY = flat->srcY,
+                           .srcMemoryType = flat->srcMemoryType,
+                           .srcHost = flat->srcHost,
+                           .srcDevice = flat->srcDevice,
+                           .srcArray = flat->srcArray,
+                           .srcPitch = flat->srcPitch,
+                           .srcHeight = flat->Height,
+                           .dstXInBytes = flat->dstXInBytes,
+                           .dstY = flat->dstY,
+                           .dstMemoryType = flat->dstMemoryType,
+                           .dstHost = flat->dstHost,
+                           .dstDevice = flat->dstDevice,
+                           .dstArray = flat->dstArray,
+                           .dstPitch = flat->dstPitch,
+                           .dstHeight = flat->Height,
+                           .WidthInBytes = flat->WidthInBytes,
+                           .Height = flat->Height,
+                           .Depth = 1};
 }
 
 static CUresult flat_check(const CUDA_MEMCPY2D *flat)
 {
-    bool bad = !flat || (flat->srcPitch && flat->srcPitch < flat->WidthInBytes)
-               || (flat->dstPitch && flat->dstPitch < flat->WidthInBytes);
+    bool bad = !flat
+               || (flat->srcMemoryType != CU_MEMORYTYPE_ARRAY && flat->srcPitch && flat->srcPitch < flat->WidthInBytes)
+               || (flat->dstMemoryType != CU_MEMORYTYPE_ARRAY && flat->dstPitch && flat->dstPitch < flat->WidthInBytes);
     return bad ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-/* Initialisation, devices and what they say about themselves. */
+/* Initialization, devices and their properties. */
 #include "softgpu.h"
 #include <stdio.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 struct card sg_cards[MOST_CARDS];
 static int card_count;
 /* A child of fork has the driver's state but none of its threads and connections. */
-static atomic_int life; /* of the driver in this process */
+static atomic_int life; /* the driver's state in this process */
 enum { LIFE_NONE, LIFE_READY, LIFE_FORKED };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* As with a real driver, such a child has no CUDA; and it must not keep its parent's connections open. */
+/* As with a real driver, such a child has no CUDA; it must not keep its parent's connections open. */
 static void after_fork(void)
 {
     for (int at = 0; at < card_count; at++) {
@@ -165,7 +165,7 @@ API cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* What the model says, what this library can do, and 0 for what no software card has. */
+/* The model's value, this library's capability, or 0 for what no software GPU has. */
 static int attribute(const struct wire_device *device, CUdevice_attribute which)
 {
     switch ((int)which) {
@@ -227,40 +227,21 @@ API cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
 API cuDeviceCanAccessPeer(int *answer, CUdevice device, CUdevice peer)
 {
     struct card *one, *other;
-    CUresult status = sg_card(device, &one);
-    if (!status)
-        status = sg_card(peer, &other);
-    if (status)
-        return status;
-    if (!answer)
-        return CUDA_ERROR_INVALID_VALUE;
-    *answer = device != peer;
-    return CUDA_SUCCESS;
+    CUresult found = sg_card(device, &one);
+    if (!found)
+        found = sg_card(peer, &other);
+    ANSWER(found, answer, device != peer);
 }
 
 /* ---- errors ---- */
-static const struct cudaapi_error *find_error(CUresult error)
-{
-    for (unsigned at = 0; at < cudaapi_error_count; at++)
-        if (cudaapi_errors[at].value == (int)error)
-            return &cudaapi_errors[at];
-    return 0;
-}
-
 API cuGetErrorString(CUresult error, const char **text)
 {
-    const struct cudaapi_error *found = find_error(error);
-    if (text)
-        *text = found ? found->words : 0;
-    return found && text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return cudaapi_error_string(error, text);
 }
 
 API cuGetErrorName(CUresult error, const char **text)
 {
-    const struct cudaapi_error *found = find_error(error);
-    if (text)
-        *text = found ? found->name : 0;
-    return found && text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return cudaapi_error_name(error, text);
 }
 
 /* ---- entry points ---- */
@@ -290,7 +271,7 @@ API cuGetProcAddress(const char *name, void **function, int release, cuuint64_t 
     return cuGetProcAddress_v2(name, function, release, flags, 0);
 }
 
-/* The vendor's private tables are theirs: whoever needs them is told that they are not here. */
+/* The vendor's private tables are not available; programs that need them get an error. */
 API cuGetExportTable(const void **table, const CUuuid *id)
 {
     (void)id;

@@ -1,4 +1,5 @@
-/* Runs grids. A block runs on one CPU thread; large grids are shared with helper threads, one per further CPU. */
+/* Runs grids. A block runs on one CPU thread; large grids are divided among helper threads, one for each additional
+ * CPU. */
 #include "engine.h"
 #include <sched.h>
 #include <signal.h>
@@ -7,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Below this many CUDA threads a second CPU costs more than it brings. */
+/* With fewer CUDA threads than this, a second CPU costs more than it gains. */
 enum { WORTH_SHARING = 8192 };
 enum { MOST_HELPERS = 15 };
 enum { ALTERNATE_STACK = 64 << 10 };
@@ -19,15 +20,15 @@ static struct sigaction before[NSIG];
 static void on_fault(int signal, siginfo_t *information, void *context)
 {
     if (mine && mine->running)
-        siglongjmp(mine->out, signal == SIGSEGV || signal == SIGBUS ? CUDA_ERROR_ILLEGAL_ADDRESS
-                                                                    : CUDA_ERROR_LAUNCH_FAILED);
+        siglongjmp(mine->out,
+                   signal == SIGSEGV || signal == SIGBUS ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_LAUNCH_FAILED);
     const struct sigaction *old = &before[signal];
     if (old->sa_flags & SA_SIGINFO)
         old->sa_sigaction(signal, information, context);
     else if (old->sa_handler != SIG_DFL && old->sa_handler != SIG_IGN)
         old->sa_handler(signal);
     else
-        sigaction(signal, old, 0); /* it happens again, and ends the process as it would have */
+        sigaction(signal, old, 0); /* the fault repeats and ends the process as it would have without the handler */
 }
 
 static void guard_process(void)
@@ -42,7 +43,7 @@ void fault_guard(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, guard_process);
-    /* A kernel may have used up its stack: the handler needs its own. */
+    /* A kernel may have exhausted its stack, so the handler needs its own. */
     void *memory = mmap(0, ALTERNATE_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     stack_t stack = {.ss_sp = memory, .ss_size = ALTERNATE_STACK};
     if (memory != MAP_FAILED)
@@ -61,7 +62,7 @@ struct engine *engine_of_thread(void)
     struct engine *engine = mmap(0, sizeof *engine, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (engine == MAP_FAILED)
         return 0;
-    /* The window's end is fenced: an offset that is far out faults. */
+    /* The end of the window is protected: an offset that is far out faults. */
     char *window = mmap(0, 2 * (size_t)SG_SHARED_WINDOW, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (window == MAP_FAILED || mprotect(window, SG_SHARED_WINDOW, PROT_READ | PROT_WRITE)) {
         munmap(engine, sizeof *engine);
@@ -134,9 +135,9 @@ int engine_run(struct engine *engine, const struct grid *grid, const unsigned ch
     return failure;
 }
 
-/* ---- sharing a grid ---- */
+/* ---- dividing a grid ---- */
 static struct {
-    pthread_mutex_t lock; /* one shared grid at a time; others run alone meanwhile */
+    pthread_mutex_t lock; /* one divided grid at a time; meanwhile other grids run on one thread */
     pthread_mutex_t state;
     pthread_cond_t begin, finished;
     unsigned helpers, busy;
@@ -148,8 +149,11 @@ static struct {
     atomic_int failure;
     struct tally tally;
     pthread_once_t once;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .state = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_COND_INITIALIZER,
-          .finished = PTHREAD_COND_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER,
+          .state = PTHREAD_MUTEX_INITIALIZER,
+          .begin = PTHREAD_COND_INITIALIZER,
+          .finished = PTHREAD_COND_INITIALIZER,
+          .once = PTHREAD_ONCE_INIT};
 
 static void take_part(void)
 {

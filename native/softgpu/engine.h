@@ -1,13 +1,13 @@
-/* Inside one CPU thread that runs blocks: its fibers and the way out of a fault. */
+/* State of one CPU thread that runs blocks: its fibers and the exit from a fault. */
 #pragma once
 #include "softgpu.h"
 #include <setjmp.h>
 
-enum { MOST_BARRIERS = 17, WARP = 32 }; /* sixteen, and that of the cluster */
+enum { MOST_BARRIERS = 17, WARP = 32 }; /* sixteen, plus the cluster's */
 enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_ASKS_WHO, FIBER_DONE };
 
 struct sg_fiber {
-    void *stack; /* where it goes on */
+    void *stack; /* where it continues */
     struct engine *engine;
     enum fiber_state state;
     uint32_t linear;
@@ -26,7 +26,7 @@ struct engine {
     struct sg_block block;
     const struct sg_kernel *kernel;
     struct tally tally;
-    /* For kernels whose threads meet. */
+    /* For kernels whose threads synchronize. */
     struct sg_fiber fibers[SG_MOST_THREADS];
     struct warp warps[SG_MOST_THREADS / WARP];
     uint32_t barrier_arrived[MOST_BARRIERS], barrier_wanted[MOST_BARRIERS];
@@ -36,11 +36,11 @@ struct engine {
     size_t stack_size;
 };
 
-int fibers_prepare(struct engine *engine);  /* stacks that are large enough */
-int fibers_run(struct engine *engine);      /* one block */
-void fiber_pause(struct sg_fiber *fiber);   /* until its state is ready again */
+int fibers_prepare(struct engine *engine); /* allocates large enough stacks */
+int fibers_run(struct engine *engine);     /* runs one block */
+void fiber_pause(struct sg_fiber *fiber);  /* until its state is ready again */
 void warp_check(struct engine *engine, uint32_t warp);
-bool warp_tell_active(struct engine *engine); /* when nobody can go on; whether that let somebody */
+bool warp_tell_active(struct engine *engine); /* if no thread can continue; whether this let one continue */
 void warp_matrix(struct sg_fiber *first, uint32_t product);
-void fault_guard(void); /* once per thread, before kernels run on it */
+void fault_guard(void); /* once per thread, before it runs kernels */
 _Noreturn void fault_raise(int failure);

@@ -1,4 +1,4 @@
-/* One fiber per CUDA thread, for kernels whose threads meet at barriers or in warp operations. */
+/* One fiber per CUDA thread, for kernels whose threads synchronize at barriers or in warp operations. */
 #include "engine.h"
 #include <string.h>
 #include <sys/mman.h>
@@ -7,10 +7,10 @@
 #error "fiber_switch is written for x86-64"
 #endif
 
-/* What a thread needs beside its local variables: frames of the functions it calls. */
+/* What a thread needs in addition to its local variables: frames of the functions it calls. */
 enum { STACK_SPARE = 64 << 10, PAGE = 4096 };
 
-/* Saves what the calling convention wants kept, and goes on with the other stack. */
+/* Save the callee-saved registers and continue on the other stack. */
 void fiber_switch(void **save, void *to);
 __asm__(".text\n"
         ".hidden fiber_switch\n"
@@ -105,7 +105,7 @@ void sg_barrier(struct sg_fiber *fiber, uint32_t barrier, uint32_t count)
 }
 
 /* ---- a block ---- */
-/* A thread that is done no longer counts where others wait. */
+/* A thread that has ended no longer counts where others wait. */
 static void finish(struct sg_fiber *fiber)
 {
     struct engine *engine = fiber->engine;
@@ -150,7 +150,7 @@ static void begin_block(struct engine *engine)
     memset(engine->barrier_arrived, 0, sizeof engine->barrier_arrived);
     for (uint32_t at = 0; at < threads; at++) {
         struct sg_fiber *fiber = &engine->fibers[at];
-        /* Stacks begin at different cache sets, or all of them would compete for the same few lines. */
+        /* Stacks begin at different cache sets, otherwise all of them would compete for the same few lines. */
         char *top = engine->stacks + (at + 1) * engine->stack_size - 64 * (at % 32);
         void **stack = (void **)(top - 64) - 1; /* aligned as after a call */
         *--stack = (void *)fiber_main;
@@ -177,7 +177,8 @@ int fibers_run(struct engine *engine)
                 engine->current = at;
                 fiber_switch(&engine->scheduler, engine->fibers[at].stack);
             }
-        /* Threads wait for each other in a way that no card would get out of either: better an error than a hang. */
+        /* The threads wait for each other in a deadlock that a real GPU could not resolve either: report an error
+         * instead of hanging. */
         if (!moved && !warp_tell_active(engine))
             return CUDA_ERROR_LAUNCH_TIMEOUT;
     }

@@ -38,7 +38,7 @@ static CUresult fill_on(CUstream on, CUDA_MEMSET_NODE_PARAMS_v2 fill, bool wait)
     return status || !wait ? status : stream_wait(stream, stream_submitted(stream));
 }
 
-/* For each width of an element: one row or several, at once or in a stream. */
+/* For each element width: one row or several, synchronous or in a stream. */
 #define FILLS(BITS, TYPE)                                                                                              \
     API cuMemsetD##BITS##_v2(CUdeviceptr to, TYPE value, size_t count)                                                 \
     {                                                                                                                  \

@@ -1,4 +1,4 @@
-/* Functions: what they are, and how many blocks of them a card could run at once. */
+/* Functions: their attributes, and how many blocks of them a GPU could run at once. */
 #include "softgpu.h"
 
 CUresult function_find(CUfunction handle, struct function **function)
@@ -7,7 +7,7 @@ CUresult function_find(CUfunction handle, struct function **function)
     if (status)
         return status;
     *function = handle_get(HANDLE_FUNCTION, handle);
-    /* Where a function is wanted, a kernel of a library will do. */
+    /* A library's kernel is accepted where a function is expected. */
     return *function ? CUDA_SUCCESS : kernel_find((CUkernel)handle, function);
 }
 
@@ -52,7 +52,7 @@ API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value)
     if (status)
         return status;
     if (which == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
-        return CUDA_SUCCESS; /* advice about a cache that is not there */
+        return CUDA_SUCCESS; /* advice about a cache that does not exist here */
     if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         return CUDA_ERROR_NOT_SUPPORTED;
     int limit = (int)function->module->context->card->device.shared_per_block_optin - (int)function->kernel->shared;
@@ -130,7 +130,7 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction
                : cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, handle, threads, dynamic_shared);
 }
 
-/* The largest block with which a multiprocessor is as full as it can be. */
+/* The largest block with which a multiprocessor is as full as possible. */
 API cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction handle, CUoccupancyB2DSize shared_of,
                                               size_t dynamic_shared, int limit, unsigned flags)
 {

@@ -1,9 +1,9 @@
-/* Graphs as their authors make them: nodes, and which node needs which. */
+/* Graphs as their authors make them: nodes and their dependencies. */
 #include "graph.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making and ending ---- */
+/* ---- creation and destruction ---- */
 static struct graph *graph_new(bool handle)
 {
     struct graph *graph = calloc(1, sizeof *graph);
@@ -81,7 +81,7 @@ static size_t find_need(const struct node *node, const struct node *other)
 
 struct node *graph_find(const struct graph *graph, unsigned id)
 {
-    if (id < graph->count && graph->nodes[id]->id == id) /* as nearly always */
+    if (id < graph->count && graph->nodes[id]->id == id) /* almost always the case */
         return graph->nodes[id];
     for (size_t at = 0; at < graph->count; at++)
         if (graph->nodes[at]->id == id)
@@ -89,7 +89,7 @@ struct node *graph_find(const struct graph *graph, unsigned id)
     return 0;
 }
 
-/* ---- copies, in order ---- */
+/* ---- copies, in topological order ---- */
 static const size_t NOWHERE = SIZE_MAX;
 
 static bool can_go(const struct node *node)
@@ -100,7 +100,8 @@ static bool can_go(const struct node *node)
     return good;
 }
 
-/* Gives every node its place: as they were added, unless one needs a later one. False if they go round. */
+/* Give every node its place: in the order of addition, unless a node depends on a later one. False if there is a
+ * cycle. */
 static bool arrange(const struct graph *graph)
 {
     size_t placed = 0, before;
@@ -209,7 +210,7 @@ static CUresult add(struct graph *graph, const CUgraphNode *dependencies, size_t
     return good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Whole nodes wait for whole nodes: a kernel cannot be waited for by halves. */
+/* Only dependencies between whole nodes are supported: a kernel cannot be waited for partially. */
 static bool plain(const CUgraphEdgeData *edges, size_t count)
 {
     static const CUgraphEdgeData none;
@@ -219,8 +220,8 @@ static bool plain(const CUgraphEdgeData *edges, size_t count)
     return good;
 }
 
-API cuGraphAddNode_v2(CUgraphNode *made, CUgraph handle, const CUgraphNode *dependencies,
-                      const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *wanted)
+API cuGraphAddNode_v2(CUgraphNode *made, CUgraph handle, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                      size_t count, CUgraphNodeParams *wanted)
 {
     struct graph *graph = handle_get(HANDLE_GRAPH, handle);
     struct content content = {.type = CU_GRAPH_NODE_TYPE_EMPTY};

@@ -1,10 +1,9 @@
-/* What a graph's author may ask about it. Lists are asked for twice: how long they are, then for as much as there is
- * room for. */
+/* Queries about a graph. Callers query lists twice: first the length, then as many entries as they have room for. */
 #include "graph.h"
 #include <string.h>
 
 struct list {
-    CUgraphNode *nodes, *others; /* null: only how many */
+    CUgraphNode *nodes, *others; /* null: only count */
     size_t room, count;
 };
 
@@ -19,7 +18,7 @@ static void put(struct list *list, const struct node *node, const struct node *o
     list->count++;
 }
 
-/* Room that was not needed is cleared. */
+/* Unused room is cleared. */
 static CUresult give(const struct list *list, size_t *count, CUgraphEdgeData *edges)
 {
     for (size_t at = list->count; list->nodes && at < list->room; at++)

@@ -1,5 +1,5 @@
-/* A handle is kind, generation and index. Garbage, a freed handle or one of another kind is recognised, whoever
- * passes it; a pointer could only be believed. */
+/* A handle consists of kind, generation and index, so garbage, freed handles and handles of another kind are detected.
+ * A pointer could not be checked. */
 #include "softgpu.h"
 #include <sys/mman.h>
 
@@ -13,7 +13,7 @@ struct slot {
 
 static struct table {
     struct slot *slots;
-    uint32_t used, free; /* index 0 is never given out */
+    uint32_t used, free; /* index 0 is never used */
 } tables[HANDLE_KINDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 

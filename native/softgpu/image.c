@@ -1,5 +1,5 @@
-/* Loads an object file of the card's compiler: a relocatable ELF with no needs but a fixed list of functions.
- * A full dynamic linker would want a shared library, and making one would want a linker on the node. */
+/* Loads an object file of the GPU's compiler: a relocatable ELF file that needs only a fixed list of functions. A full
+ * dynamic linker would require a shared library, and making one would require a linker on the node. */
 #include "softgpu.h"
 #include <elf.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 
 enum { PAGE = 4096, JUMP = 16 };
 
-/* The compiler's own helpers for halves, which LLVM calls by the same names; linked from libgcc. */
+/* The compiler's helpers for half-precision floats, which LLVM calls by the same names; linked from libgcc. */
 _Float16 __truncdfhf2(double value);
 _Float16 __truncsfhf2(float value);
 float __extendhfsf2(_Float16 value);
@@ -21,6 +21,7 @@ static const struct known {
     const char *name;
     void (*function)(void);
 } known[] = {
+    /* clang-format off */
     NAME(sg_barrier), NAME(sg_barrier_reduce), NAME(sg_barrier_arrive), NAME(sg_mbarrier_init),
     NAME(sg_mbarrier_arrive), NAME(sg_mbarrier_wait), NAME(sg_warp), NAME(sg_mma), NAME(sg_exit), NAME(sg_trap),
     NAME(sg_find_nth_set),
@@ -31,6 +32,7 @@ static const struct known {
     NAME(tanh), NAME(fmaf), NAME(fma), NAME(roundevenf), NAME(roundeven), NAME(floorf), NAME(floor), NAME(ceilf),
     NAME(ceil), NAME(truncf), NAME(trunc), NAME(sqrtf), NAME(sqrt), NAME(fminf), NAME(fmin), NAME(fmaxf), NAME(fmax),
     NAME(fmodf), NAME(fmod), NAME(__truncdfhf2), NAME(__truncsfhf2), NAME(__extendhfsf2),
+    /* clang-format on */
 };
 
 struct loading {
@@ -39,7 +41,7 @@ struct loading {
     const Elf64_Shdr *sections;
     unsigned count;
     char *memory;
-    uintptr_t *places; /* of each section */
+    uintptr_t *places; /* address of each section */
     const Elf64_Sym *symbols;
     size_t symbol_count;
     const char *names;
@@ -91,7 +93,7 @@ static size_t lay_out(struct loading *at, size_t *code_size)
                 continue;
             size_t align = section->sh_addralign ? section->sh_addralign : 1;
             end = (end + align - 1) & ~(align - 1);
-            at->places[each] = end + 1; /* 0 stands for "not loaded" */
+            at->places[each] = end + 1; /* 0 means "not loaded" */
             end += section->sh_size;
         }
         if (!data) {
@@ -112,7 +114,7 @@ static void (*find_known(const char *name))(void)
     return 0;
 }
 
-/* Far functions are reached through a jump nearby: `jmp *0(%rip)` and the address. */
+/* Distant functions are reached through a nearby jump: `jmp *0(%rip)` and the address. */
 static uintptr_t jump_to(struct loading *at, void (*function)(void))
 {
     static const unsigned char code[] = {0xff, 0x25, 2, 0, 0, 0, 0x66, 0x90};
@@ -145,7 +147,7 @@ static bool resolve(struct loading *at, uintptr_t *values)
 static bool relocate(const struct loading *at, const Elf64_Shdr *section, const uintptr_t *values)
 {
     if (section->sh_info >= at->count || !at->places[section->sh_info])
-        return true; /* of something that is not loaded */
+        return true; /* it refers to something that is not loaded */
     uint64_t limit = at->sections[section->sh_info].sh_size;
     const Elf64_Rela *entries = (const void *)(at->file + section->sh_offset);
     for (size_t each = 0; each < section->sh_size / sizeof *entries; each++) {
@@ -159,7 +161,10 @@ static bool relocate(const struct loading *at, const Elf64_Shdr *section, const 
         int32_t near = (int32_t)(value - place);
         switch (ELF64_R_TYPE(entry->r_info)) {
         case R_X86_64_64: memcpy((void *)place, &value, 8); break;
-        case R_X86_64_PC64: value -= place; memcpy((void *)place, &value, 8); break;
+        case R_X86_64_PC64:
+            value -= place;
+            memcpy((void *)place, &value, 8);
+            break;
         case R_X86_64_PC32:
         case R_X86_64_PLT32:
             if ((int64_t)near != (int64_t)(value - place))

@@ -1,16 +1,17 @@
-/* Instances of graphs: copies whose nodes are in order, so that changes to one reach neither the graph nor others. */
+/* Instances of graphs: copies with ordered nodes, so that changes to one affect neither the graph nor other
+ * instances. */
 #include "graph.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* When to upload or free, and in which order of priority: nothing that a result depends on. */
+/* When to upload or free, and with which priorities: flags that no result depends on. */
 static const unsigned long long HARMLESS_FLAGS = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
                                                  | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
                                                  | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 struct exec {
     struct graph *graph;
-    unsigned origin; /* the graph whose nodes name those here */
+    unsigned origin; /* the graph whose nodes identify those here */
     unsigned long long flags;
 };
 
@@ -27,7 +28,7 @@ API cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph handle, unsigned long
     *exec = (struct exec){graph_copy(graph, false), graph->id, flags};
     if (!exec->graph) {
         free(exec);
-        return CUDA_ERROR_INVALID_VALUE; /* it goes round */
+        return CUDA_ERROR_INVALID_VALUE; /* there is a cycle */
     }
     *made = handle_new(HANDLE_EXEC, exec);
     return *made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -106,7 +107,7 @@ API cuGraphExecDestroy(CUgraphExec handle)
 }
 
 /* ---- changes ---- */
-/* An instance's node, by the graph's. */
+/* An instance's node for a node of the graph. */
 static struct node *node_here(CUgraphExec handle, CUgraphNode node)
 {
     const struct exec *exec = handle_get(HANDLE_EXEC, handle);
@@ -140,7 +141,7 @@ API cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode handle, unsigned *enable
     return CUDA_SUCCESS;
 }
 
-/* Whether two nodes hang alike in their graphs, both of which are in order. */
+/* Whether two nodes have the same dependencies in their graphs, both of which are ordered. */
 static CUgraphExecUpdateResult compare(const struct node *node, const struct node *other)
 {
     if (node->content.type != other->content.type)
@@ -162,7 +163,7 @@ static CUgraphExecUpdateResult fits(const struct graph *old, const struct graph 
     return result;
 }
 
-/* Gives an instance the parameters of a graph of the same shape. Its nodes keep their names. */
+/* Give an instance the parameters of a graph of the same shape. Its nodes keep their ids. */
 API cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo *result)
 {
     struct exec *exec = handle_get(HANDLE_EXEC, handle);

@@ -19,7 +19,7 @@ CUresult launch_check(const struct context *context, const struct function *func
     return CUDA_SUCCESS;
 }
 
-/* Parameters arrive as pointers to each value, or as one packed buffer between two marks. */
+/* Parameters arrive as pointers to each value, or as one packed buffer between two markers. */
 CUresult launch_pack(const struct function *function, void **values, void **extra, unsigned char *buffer)
 {
     const struct sg_kernel *kernel = function->kernel;
@@ -77,8 +77,8 @@ static CUresult launch(CUfunction handle, struct grid grid, CUstream on, void **
 API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, CUstream on, void **values, void **extra)
 {
-    struct grid grid = {.blocks = {grid_x, grid_y, grid_z}, .threads = {block_x, block_y, block_z},
-                        .dynamic_shared = shared};
+    struct grid grid = {
+        .blocks = {grid_x, grid_y, grid_z}, .threads = {block_x, block_y, block_z}, .dynamic_shared = shared};
     return launch(function, grid, on, values, extra);
 }
 

@@ -1,4 +1,4 @@
-/* Libraries: modules that belong to no context. Each context that uses one gets its own copy, when it first does. */
+/* Libraries: modules that belong to no context. Each context that uses a library gets its own copy on first use. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -99,8 +99,8 @@ API cuLibraryLoadData(CUlibrary *made, const void *code, CUjit_option *jit, void
     return CUDA_SUCCESS;
 }
 
-API cuLibraryLoadFromFile(CUlibrary *made, const char *path, CUjit_option *jit, void **jit_values,
-                          unsigned jit_count, CUlibraryOption *options, void **option_values, unsigned option_count)
+API cuLibraryLoadFromFile(CUlibrary *made, const char *path, CUjit_option *jit, void **jit_values, unsigned jit_count,
+                          CUlibraryOption *options, void **option_values, unsigned option_count)
 {
     CUresult status;
     char *text = read_text(path, &status);
@@ -148,7 +148,7 @@ API cuLibraryGetModule(CUmodule *made, CUlibrary handle)
     return status;
 }
 
-/* One handle per name, as often as it is asked for. */
+/* Repeated calls for one name return the same handle. */
 static struct kernel *kernel_of(struct library *library, const char *name)
 {
     pthread_mutex_lock(&library->lock);

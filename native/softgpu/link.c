@@ -1,5 +1,5 @@
-/* The linker: pieces of PTX become one. What it "completes" is the joined text, which loads like any other PTX; machine
- * code has no place here. */
+/* The linker: joins pieces of PTX into one. The result is the joined text, which loads like any other PTX; machine code
+ * is not supported. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@ struct linker {
     struct context *context;
     char *text;
     size_t size;
-    /* Where the log goes: the caller keeps these until the linker is gone. */
+    /* Where the log is written: the caller keeps these buffers until the linker is destroyed. */
     unsigned options;
     CUjit_option *names;
     void **values;
@@ -41,7 +41,7 @@ API cuLinkCreate_v2(unsigned count, CUjit_option *options, void **values, CUlink
     return CUDA_SUCCESS;
 }
 
-/* A module says once which PTX it is and for what; later pieces must not say it again. */
+/* A module declares its PTX version and target once; later pieces must not repeat them. */
 static const char *without_head(const char *text)
 {
     const char *size = strstr(text, ".address_size"), *target = strstr(text, ".target");
@@ -64,8 +64,8 @@ static CUresult append(struct linker *linker, const char *text)
     return CUDA_SUCCESS;
 }
 
-API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void *data, size_t size, const char *name,
-                     unsigned count, CUjit_option *options, void **values)
+API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void *data, size_t size, const char *name, unsigned count,
+                     CUjit_option *options, void **values)
 {
     struct linker *linker = handle_get(HANDLE_LINKER, handle);
     (void)name;
@@ -98,7 +98,7 @@ API cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char *path, 
     return status;
 }
 
-/* Compiles, so that errors show here as they would; the loading that follows finds the result in the cache. */
+/* Compile now, so that errors appear here as with the real linker; loading then finds the result in the cache. */
 API cuLinkComplete(CUlinkState handle, void **image, size_t *size)
 {
     struct linker *linker = handle_get(HANDLE_LINKER, handle);
@@ -115,7 +115,7 @@ API cuLinkComplete(CUlinkState handle, void **image, size_t *size)
     linker->complete = true;
     *image = linker->text;
     if (size)
-        *size = linker->size + 1; /* with the zero that ends it: whoever copies it copies that too */
+        *size = linker->size + 1; /* including the zero byte at its end, which callers copy too */
     return CUDA_SUCCESS;
 }
 

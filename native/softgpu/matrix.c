@@ -1,4 +1,4 @@
-/* Matrix products of a warp: gathers what the lanes hold, multiplies, and hands each lane its part of the result. */
+/* Matrix products of a warp: gather the lanes' values, multiply, and give each lane its part of the result. */
 #include "engine.h"
 #include <math.h>
 #include <string.h>
@@ -13,19 +13,25 @@ struct fragments {
     const void *a, *b, *c;
 };
 
-/* What the compiler packs into a word. */
+/* The fields that the compiler packs into a word. */
 struct product {
     int m, n, k;
     enum kind a, b, c, d;
-    bool linear; /* the fragments of `wmma`, whose layout is ours: row by row, lane by lane */
+    bool linear; /* the fragments of `wmma`, whose layout is free to choose: row by row, lane by lane */
     bool finite;
 };
 
 static struct product unpack(uint32_t code)
 {
     return (struct product){
-        .m = (code & 7) * 8, .n = (code >> 3 & 7) * 8, .k = (code >> 6 & 31) * 4, .a = code >> 11 & 15,
-        .b = code >> 15 & 15, .c = code >> 19 & 15, .d = code >> 23 & 15, .linear = code >> 27 & 1,
+        .m = (code & 7) * 8,
+        .n = (code >> 3 & 7) * 8,
+        .k = (code >> 6 & 31) * 4,
+        .a = code >> 11 & 15,
+        .b = code >> 15 & 15,
+        .c = code >> 19 & 15,
+        .d = code >> 23 & 15,
+        .linear = code >> 27 & 1,
         .finite = code >> 28 & 1,
     };
 }
@@ -60,7 +66,7 @@ static double element(const void *from, int at, enum kind kind)
     switch (kind) {
     case F16: return from_half_bits((uint16_t)raw);
     case BF16: return from_float_bits((uint32_t)raw << 16);
-    case TF32: return from_float_bits((uint32_t)raw & ~0x1fffu); /* the rest of the bits is not looked at */
+    case TF32: return from_float_bits((uint32_t)raw & ~0x1fffu); /* the other bits are ignored */
     case F32: return from_float_bits((uint32_t)raw);
     case F64: memcpy(&whole, &raw, sizeof whole); return whole;
     case S8: return (int8_t)raw;
@@ -100,13 +106,13 @@ static void put(void *to, int at, enum kind kind, double value, bool finite)
     }
 }
 
-/* How many elements of a matrix a lane holds; `wmma` holds those of f16 twice where the matrix is small. */
+/* How many elements of a matrix a lane holds; `wmma` holds f16 elements twice if the matrix is small. */
 static int held(const struct product *p, int size, enum kind kind, bool factor)
 {
     return p->linear && factor && kind == F16 ? 16 : size / WARP;
 }
 
-/* Where the i-th element of a lane lies: as the PTX manual draws the fragments of `mma`. */
+/* The position of a lane's i-th element, as the PTX manual shows it for the fragments of `mma`. */
 static int place_a(const struct product *p, int lane, int at)
 {
     if (p->linear)
@@ -168,7 +174,7 @@ void sg_mma(struct sg_fiber *fiber, uint32_t product, void *d, const void *a, co
 {
     struct fragments part = {d, a, b, c};
     struct engine *engine = fiber->engine;
-    /* Every lane of the warp must be there; a card would hang or compute nonsense otherwise. */
+    /* Every lane of the warp must take part; otherwise a real GPU would hang or give wrong results. */
     if (engine->warps[fiber->linear / WARP].live != ~0u)
         fault_raise(CUDA_ERROR_ILLEGAL_INSTRUCTION);
     sg_warp(fiber, SG_MMA, ~0u, (uint64_t)(uintptr_t)&part, product, 0);

@@ -1,9 +1,10 @@
-/* Barriers in shared memory. All threads of a block run on one CPU thread, so nothing here needs to be atomic.
- * The 64 bits are ours to use: arrivals that are pending, arrivals of the next phase, bytes on their way, the phase. */
+/* Barriers in shared memory. All threads of a block run on one CPU thread, so nothing here needs to be atomic. The
+ * layout of the 64 bits is free to choose: pending arrivals, arrivals of the next phase, bytes in transit, the
+ * phase. */
 #include "engine.h"
 
 enum { COUNT_BITS = 20, COUNT_MASK = (1 << COUNT_BITS) - 1, BYTES_AT = 2 * COUNT_BITS };
-/* Bytes are counted from here, because more may have arrived than were announced. */
+/* Bytes are counted from here, because more bytes may have arrived than were announced. */
 enum { NO_BYTES = 1 << 22, BYTES_MASK = (1 << 23) - 1 };
 
 static uint64_t pack(uint64_t pending, uint64_t expected, uint64_t bytes, uint64_t phase)
@@ -17,7 +18,8 @@ void sg_mbarrier_init(uint64_t *barrier, uint32_t count)
     *barrier = pack(count, count, NO_BYTES, 0);
 }
 
-/* `count` threads arrive, for good if they drop out; `bytes` more are awaited, or fewer. Returns how it was before. */
+/* `count` threads arrive, permanently if they drop out; `bytes` is added to the awaited bytes and may be negative.
+ * Returns the previous value. */
 uint64_t sg_mbarrier_arrive(uint64_t *barrier, uint32_t count, uint32_t drop, int32_t bytes)
 {
     uint64_t before = *barrier, pending = before & COUNT_MASK, expected = before >> COUNT_BITS & COUNT_MASK;
@@ -34,7 +36,7 @@ uint64_t sg_mbarrier_arrive(uint64_t *barrier, uint32_t count, uint32_t drop, in
     return before;
 }
 
-/* Whether the phase is over; if not, everybody else gets a turn before the thread asks again. */
+/* Whether the phase is over. If not, every other thread runs before this one asks again. */
 uint32_t sg_mbarrier_wait(struct sg_fiber *fiber, const uint64_t *barrier, uint32_t phase)
 {
     if (*barrier >> 63 == phase)

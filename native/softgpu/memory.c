@@ -1,5 +1,5 @@
-/* Allocations: pages of this process, charged to the card by the daemon. The table knows every address that the
- * device may touch, so that copies to anywhere else are refused. */
+/* Allocations: pages of this process, charged to the GPU by the daemon. The table contains every address that the
+ * device may access, so copies to any other address are refused. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *table; /* sorted by address */
 static size_t used, room;
 
-/* The first allocation that begins behind `address`. Under the lock. */
+/* The first allocation that begins after `address`. Under the lock. */
 static size_t behind(uintptr_t address)
 {
     size_t low = 0, high = used;
@@ -78,7 +78,7 @@ bool memory_overlaps(uintptr_t start, size_t size)
     return found;
 }
 
-/* The allocation that begins there. Under the lock. */
+/* The allocation that begins at `start`. Under the lock. */
 static struct allocation *at_start(uintptr_t start)
 {
     size_t at = behind(start);
@@ -118,7 +118,7 @@ bool memory_holds(uintptr_t address, size_t size)
         size_t here = found.size - (address - found.start);
         if (size <= here)
             return true;
-        address += here; /* one mapping may begin where another ends */
+        address += here; /* a mapping may begin where another ends */
         size -= here;
     }
     return false;
@@ -178,8 +178,8 @@ void memory_of_pool(uintptr_t start, struct pool *pool)
     pthread_mutex_unlock(&lock);
 }
 
-/* Where to ask for memory: always further on, in a region that nothing else uses, so that a freed address stays
- * unmapped and whoever still uses it is found out. It begins again when it has gone through 32 TiB. */
+/* The next address to map memory at. It only grows, in a region that nothing else uses, so a freed address stays
+ * unmapped and uses after free fault. It starts over after 32 TiB. */
 void *memory_fresh_address(size_t size)
 {
     static const uintptr_t first = 0x200000000000, last = 0x400000000000;
@@ -193,7 +193,7 @@ void *memory_fresh_address(size_t size)
     return address;
 }
 
-/* A page behind each allocation stays closed: a kernel that runs over the end faults. */
+/* The page after each allocation stays inaccessible: a kernel that runs past the end faults. */
 CUresult memory_new(struct context *context, size_t size, enum memory_kind kind, void **pointer)
 {
     checkpoint_pass();
@@ -201,8 +201,8 @@ CUresult memory_new(struct context *context, size_t size, enum memory_kind kind,
         return CUDA_ERROR_INVALID_VALUE;
     if (size > SIZE_MAX / 4)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct allocation made = {.size = size, .mapped = (size + PAGE - 1) & ~(size_t)(PAGE - 1), .kind = kind,
-                              .context = context};
+    struct allocation made = {
+        .size = size, .mapped = (size + PAGE - 1) & ~(size_t)(PAGE - 1), .kind = kind, .context = context};
     CUresult status = charged(kind) ? card_reserve(context->card, made.mapped) : CUDA_SUCCESS;
     if (status)
         return status;
@@ -235,7 +235,7 @@ CUresult memory_free(uintptr_t start, bool host)
     pthread_mutex_lock(&lock);
     bool good = take(start, &found);
     if (good && (!found.mapped || host != (found.kind == MEMORY_HOST))) {
-        insert(found); /* not this call's to free */
+        insert(found); /* not freed by this call */
         good = false;
     }
     pthread_mutex_unlock(&lock);
@@ -245,7 +245,7 @@ CUresult memory_free(uintptr_t start, bool host)
     return CUDA_SUCCESS;
 }
 
-/* In a stream, where pools of any kind of memory get theirs back. */
+/* In a stream; memory of every kind of pool is returned this way. */
 void memory_free_later(uintptr_t start)
 {
     if (memory_free(start, false))

@@ -1,9 +1,9 @@
-/* Modelled time: a launch occupies the card for as long as it would take a real one, whatever the CPU needed.
+/* Modeled time: a launch occupies the GPU for as long as a real GPU would take, regardless of how long the CPU takes.
  *
- * The CPU runs ahead. A worker runs a kernel as soon as its stream allows, learns how long the card takes for it, and
- * appends that as a job to its context's queue on the card's timeline. What the CPU has done and the card has not
- * trails behind the stream and completes as the timeline says. Jobs are dated back to when they could have begun, so
- * that neither the CPU's time for a kernel nor its scheduler's latency shows, as long as the CPU is fast enough. */
+ * The CPU runs ahead. A worker runs a kernel as soon as its stream allows, calculates how long the GPU takes for it,
+ * and appends that as a job to its context's queue on the GPU's timeline. Work that the CPU has finished and the GPU
+ * has not trails behind the stream and completes as the timeline says. Jobs are dated back to when they could have
+ * begun. As long as the CPU is fast enough, neither its time for a kernel nor its scheduling latency is visible. */
 #include "softgpu.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,17 +11,17 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-/* Waits end at least this often: a context that died may have made room earlier than was foreseen. */
+/* Waits end at least this often: a context that died may have made room earlier than predicted. */
 static const uint64_t LOOK_AGAIN = 20000000;
 
-/* Of this process, on all cards. */
+/* In this process, on all GPUs. */
 static _Atomic uint64_t late_launches;
 
-/* Whoever measures must know when the CPU was too slow for the model. */
+/* A measurement is only valid if the CPU was fast enough for the model. */
 __attribute__((destructor)) static void say_late(void)
 {
     if (atomic_load(&late_launches))
-        fprintf(stderr, "software GPU: the CPU was too late for %llu launches in modelled time\n",
+        fprintf(stderr, "software GPU: the CPU was too late for %llu launches in modeled time\n",
                 (unsigned long long)atomic_load(&late_launches));
 }
 
@@ -40,8 +40,8 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* ---- completing what trails ---- */
-/* Sees which jobs have ended. Under the context's lock. */
+/* ---- completing trailing work ---- */
+/* Record which jobs have ended. Under the context's lock. */
 static void see_ends(struct context *context)
 {
     struct activity_page *page = context->card->activity;
@@ -56,7 +56,7 @@ static void see_ends(struct context *context)
     activity_unlock(page);
 }
 
-/* Completes a stream's oldest work if its time has come. Under the lock. */
+/* Complete a stream's oldest work if its time has come. Under the lock. */
 static bool complete_first(struct stream *stream)
 {
     struct work *work = stream->trail;
@@ -115,14 +115,14 @@ static uint64_t last_job(const struct stream *stream, uint64_t sequence, int dep
 static void sleep_until(struct context *context, pthread_cond_t *condition, uint64_t deadline)
 {
     struct timespec until = {(time_t)(deadline / 1000000000u), (long)(deadline % 1000000000u)};
-    /* The kernel may add 50 us to any wait, to save power; that is longer than many kernels. */
+    /* The kernel may add 50 us to any wait to save power, which is longer than many kernels. */
     int slack = prctl(PR_GET_TIMERSLACK);
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_cond_timedwait(condition, &context->lock, &until);
     prctl(PR_SET_TIMERSLACK, slack);
 }
 
-/* Until the card should have ended a job, or something else happens. */
+/* Wait until the GPU should have ended a job, or something else happens. */
 static void sleep_for(struct context *context, uint64_t job, pthread_cond_t *condition)
 {
     struct activity_page *page = context->card->activity;
@@ -147,7 +147,7 @@ void modelled_wait(struct stream *stream, uint64_t sequence)
     pthread_mutex_unlock(&context->lock);
 }
 
-/* How a worker without work waits for more: what trails behind it still has to be completed. Under the lock. */
+/* Wait for more work while trailing work still has to be completed. Under the lock. */
 void modelled_sleep(struct stream *stream, pthread_cond_t *condition)
 {
     struct context *context = stream->context;
@@ -159,8 +159,8 @@ void modelled_sleep(struct stream *stream, pthread_cond_t *condition)
     modelled_progress(context);
 }
 
-/* ---- doing ---- */
-/* The CPU is through with this; the card completes it later. Under the lock. */
+/* ---- running work ---- */
+/* The CPU has finished this work; the GPU completes it later. Under the lock. */
 static void trail(struct stream *stream, struct work *work)
 {
     work->next = 0;
@@ -172,7 +172,7 @@ static void trail(struct stream *stream, struct work *work)
         pthread_cond_broadcast(&stream->context->done);
 }
 
-/* Puts a job of this length on the timeline, as soon as there is room for one. Under the lock. */
+/* Put a job of this length on the timeline as soon as there is room. Under the lock. */
 static void submit(struct stream *stream, struct work *work, uint64_t duration)
 {
     struct context *context = stream->context;
@@ -191,7 +191,7 @@ static void submit(struct stream *stream, struct work *work, uint64_t duration)
     }
 }
 
-/* When a grid will begin, as far as its own context goes: what the clocks that it reads start from. */
+/* When a grid will begin, considering only its own context: the start value of the clocks that it reads. */
 static uint64_t expected_start(struct stream *stream, const struct work *work)
 {
     struct activity_page *page = stream->context->card->activity;
@@ -204,7 +204,7 @@ static uint64_t expected_start(struct stream *stream, const struct work *work)
     return start;
 }
 
-/* How long the card's main engine takes for something that the CPU has just done. */
+/* How long the GPU's main engine takes for work that the CPU has just done. */
 static uint64_t duration_of(const struct context *context, const struct work *work, const struct tally *tally)
 {
     const struct wire_device *device = &context->card->device;
@@ -215,7 +215,7 @@ static uint64_t duration_of(const struct context *context, const struct work *wo
     return scaled(context, pace_device(device, bytes));
 }
 
-/* Waits until the stream has completed everything before this work. */
+/* Wait until the stream has completed everything before this work. */
 static void settle(struct stream *stream, const struct work *work)
 {
     modelled_wait(stream, work->sequence - 1);
@@ -232,7 +232,7 @@ static void finish(struct stream *stream, struct work *work, uint64_t end)
     free(work);
 }
 
-/* Takes the copy engine from `ready` on, and lets the time pass that it needs; returns when it was through. */
+/* Occupy the copy engine from `ready` on and wait for the time that it needs; returns when it has finished. */
 static uint64_t pass_copy(struct context *context, uint64_t ready, size_t in, size_t out)
 {
     struct activity_page *page = context->card->activity;
@@ -276,7 +276,8 @@ static void engine_work(struct stream *stream, struct work *work)
     pthread_mutex_unlock(&context->lock);
 }
 
-/* Within a context jobs keep their order, so it is enough that the CPU got there; others are waited for. */
+/* Jobs of one context keep their order, so it is enough that the CPU has reached them; jobs of other contexts are
+ * waited for. */
 static void wait_for(struct stream *stream, struct work *work)
 {
     struct context *context = stream->context;

@@ -1,4 +1,4 @@
-/* Modules: text goes to the card's compiler, machine code comes back and is loaded. */
+/* Modules: PTX goes to the GPU's compiler, and the returned machine code is loaded. */
 #include "softgpu.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,20 +6,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A log that no buffer of a client's is likely to exceed. */
+/* The largest log; clients rarely have larger buffers. */
 enum { LOG_ROOM = 8192 };
-/* As the daemon has it in wire.py. */
+/* Mirrors the daemon's driver_wire.py. */
 enum { LARGEST_IMAGE = 256 << 20 };
 static const uint32_t FATBIN_WRAPPER = 0x466243b1, FATBIN = 0xba55ed50;
 
-/* A container of one program for several cards; the daemon looks into it. */
+/* A container of one program for several GPUs; the daemon unpacks it. */
 struct fatbin {
     uint32_t magic;
     uint16_t version, head;
-    uint64_t size; /* of what follows the head */
+    uint64_t size; /* size of what follows the header */
 };
 
-/* What compilers put around it when they link it into a program. */
+/* The wrapper that compilers add when they link the container into a program. */
 struct fatbin_wrapper {
     uint32_t magic, version;
     const void *container, *more;
@@ -35,7 +35,7 @@ static size_t fatbin_size(const void *image)
 struct jit_options {
     char *error_log;
     size_t error_room;
-    size_t *error_size; /* the option's own value, which receives what was written */
+    size_t *error_size; /* the option's own value, which receives the length written */
 };
 
 static void read_options(unsigned count, const CUjit_option *options, void **values, struct jit_options *read)
@@ -91,13 +91,13 @@ struct module *module_new(struct context *context, int descriptor)
     return module->functions && adopt_globals(module) ? module : 0;
 }
 
-/* Where the text or the container is, and how long. Machine code is of another machine. */
+/* Find the text or the container, and its length. Machine code of real GPUs is not supported. */
 static CUresult find_image(const void **image, size_t *size)
 {
     uint32_t magic;
     if (!*image)
         return CUDA_ERROR_INVALID_VALUE;
-    /* PTX text may be shorter than a magic number, but never than its own end. */
+    /* PTX text may be shorter than a magic number, but not shorter than its terminating zero. */
     for (unsigned at = 0; at < sizeof magic; at++)
         if (!((const char *)*image)[at])
             return CUDA_ERROR_INVALID_IMAGE;
@@ -161,7 +161,7 @@ API cuModuleLoadFatBinary(CUmodule *made, const void *image)
     return cuModuleLoadDataEx(made, image, 0, 0, 0);
 }
 
-/* A file as text or container, with zeros behind it; null and the reason if it cannot be read. */
+/* Read a file as text or container, followed by zeros; null and the reason if it cannot be read. */
 char *read_text(const char *path, CUresult *status)
 {
     FILE *file = path ? fopen(path, "rb") : 0;
@@ -172,7 +172,7 @@ char *read_text(const char *path, CUresult *status)
     char *text = size > 0 ? calloc(1, (size_t)size + sizeof(struct fatbin)) : 0;
     rewind(file);
     bool whole = text && fread(text, 1, (size_t)size, file) == (size_t)size;
-    /* One that was cut off would be read beyond its end. */
+    /* A truncated container would be read beyond its end. */
     if (text && (!whole || (!memcmp(text, &FATBIN, sizeof FATBIN) && fatbin_size(text) > (size_t)size))) {
         free(text);
         text = 0;

@@ -1,4 +1,4 @@
-/* The API's own functions for each type of node: all of them fill in the one structure that serves every type. */
+/* The API's functions for each type of node: all of them fill in the one structure for every type. */
 #include "graph.h"
 #include <string.h>
 
@@ -7,14 +7,20 @@ typedef CUgraphNodeParams wish;
 static wish wish_kernel(const CUDA_KERNEL_NODE_PARAMS_v2 *wanted)
 {
     return (wish){.type = CU_GRAPH_NODE_TYPE_KERNEL,
-                  .kernel = {.func = wanted->func, .gridDimX = wanted->gridDimX, .gridDimY = wanted->gridDimY,
-                             .gridDimZ = wanted->gridDimZ, .blockDimX = wanted->blockDimX,
-                             .blockDimY = wanted->blockDimY, .blockDimZ = wanted->blockDimZ,
-                             .sharedMemBytes = wanted->sharedMemBytes, .kernelParams = wanted->kernelParams,
-                             .extra = wanted->extra, .kern = wanted->kern}};
+                  .kernel = {.func = wanted->func,
+                             .gridDimX = wanted->gridDimX,
+                             .gridDimY = wanted->gridDimY,
+                             .gridDimZ = wanted->gridDimZ,
+                             .blockDimX = wanted->blockDimX,
+                             .blockDimY = wanted->blockDimY,
+                             .blockDimZ = wanted->blockDimZ,
+                             .sharedMemBytes = wanted->sharedMemBytes,
+                             .kernelParams = wanted->kernelParams,
+                             .extra = wanted->extra,
+                             .kern = wanted->kern}};
 }
 
-/* The second version only adds fields behind those of the first. */
+/* The second version only appends fields to the first. */
 static wish wish_kernel_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *wanted)
 {
     CUDA_KERNEL_NODE_PARAMS_v2 newer = {0};
@@ -30,8 +36,12 @@ static wish wish_copy(const CUDA_MEMCPY3D *copy, CUcontext context)
 static wish wish_fill(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context)
 {
     return (wish){.type = CU_GRAPH_NODE_TYPE_MEMSET,
-                  .memset = {.dst = fill->dst, .pitch = fill->pitch, .value = fill->value,
-                             .elementSize = fill->elementSize, .width = fill->width, .height = fill->height,
+                  .memset = {.dst = fill->dst,
+                             .pitch = fill->pitch,
+                             .value = fill->value,
+                             .elementSize = fill->elementSize,
+                             .width = fill->width,
+                             .height = fill->height,
                              .ctx = context}};
 }
 
@@ -248,65 +258,65 @@ static bool read(CUgraphNode handle, CUgraphNodeType type, const void *answer, w
     return answer && !cuGraphNodeGetParams(handle, found) && found->type == type;
 }
 
-/* Whoever asks a node for the parameters of another type gets an error. */
+/* Reading a node's parameters as another type is an error. */
 #define READ(TYPE, FIELD)                                                                                              \
     wish found;                                                                                                        \
     if (!read(node, CU_GRAPH_NODE_TYPE_##TYPE, answer, &found))                                                        \
         return CUDA_ERROR_INVALID_VALUE;                                                                               \
-    memcpy(answer, &found.FIELD, sizeof *answer); /* older versions of a structure are how newer ones begin */         \
-    return CUDA_SUCCESS;
+    memcpy(answer, &found.FIELD, sizeof *answer); /* older versions of a structure are prefixes of newer ones */       \
+    return CUDA_SUCCESS
 
 API cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *answer)
 {
-    READ(KERNEL, kernel)
+    READ(KERNEL, kernel);
 }
 
 API cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *answer)
 {
-    READ(KERNEL, kernel)
+    READ(KERNEL, kernel);
 }
 
 API cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *answer)
 {
-    READ(MEMCPY, memcpy.copyParams)
+    READ(MEMCPY, memcpy.copyParams);
 }
 
 API cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *answer)
 {
-    READ(MEMSET, memset)
+    READ(MEMSET, memset);
 }
 
 API cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *answer)
 {
-    READ(HOST, host)
+    READ(HOST, host);
 }
 
 API cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *answer)
 {
-    READ(GRAPH, graph.graph)
+    READ(GRAPH, graph.graph);
 }
 
 API cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *answer)
 {
-    READ(EVENT_RECORD, eventRecord.event)
+    READ(EVENT_RECORD, eventRecord.event);
 }
 
 API cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *answer)
 {
-    READ(WAIT_EVENT, eventWait.event)
+    READ(WAIT_EVENT, eventWait.event);
 }
 
 API cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS_v1 *answer)
 {
-    READ(MEM_ALLOC, alloc)
+    READ(MEM_ALLOC, alloc);
 }
 
 API cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *answer)
 {
-    READ(MEM_FREE, free.dptr)
+    READ(MEM_FREE, free.dptr);
 }
 
-/* ---- edges, as they were before they had data ---- */
+/* ---- edges, as in the API before edge data ---- */
 API cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
     return cuGraphAddDependencies_v2(graph, from, to, 0, count);

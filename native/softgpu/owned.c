@@ -1,4 +1,4 @@
-/* User objects: what graphs keep alive for their callers. */
+/* User objects, which graphs keep alive for their callers. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <string.h>

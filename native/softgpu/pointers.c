@@ -68,7 +68,7 @@ static uint64_t value_of(const struct allocation *found, CUpointer_attribute whi
     case CU_POINTER_ATTRIBUTE_MAPPED: return 1;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return (uintptr_t)pool_handle(found->pool);
-    default: return 0; /* what no memory here is: exported, shared with another process, read by a network card */
+    default: return 0; /* no memory here is exported, shared with another process, or read by a network card */
     }
 }
 
@@ -90,7 +90,7 @@ API cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr po
     return CUDA_SUCCESS;
 }
 
-/* Asked for several at once, an address that nobody knows is no error: everything about it is nothing. */
+/* In a query of several attributes, an unknown address is not an error: all its attributes are zero. */
 API cuPointerGetAttributes(unsigned count, CUpointer_attribute *which, void **values, CUdeviceptr pointer)
 {
     struct allocation found;

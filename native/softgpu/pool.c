@@ -1,14 +1,14 @@
-/* Memory pools: names for a card's memory. They keep nothing back: what is freed is free at once. */
+/* Memory pools: names for a GPU's memory. They keep nothing in reserve: freed memory is free at once. */
 #include "softgpu.h"
 #include <stdlib.h>
 
 struct pool {
     CUmemoryPool handle;
-    CUdevice device; /* or ANY_DEVICE: of the process */
+    CUdevice device; /* or ANY_DEVICE: the process's */
     enum memory_kind kind;
     bool default_pool;
     uint64_t release_threshold;
-    _Atomic uint64_t held, most; /* bytes of the card; nothing is kept back, so held is also what is in use */
+    _Atomic uint64_t held, most; /* bytes of the GPU; without a reserve, held is also what is in use */
 };
 
 CUmemoryPool pool_handle(const struct pool *pool)
@@ -23,7 +23,8 @@ void pool_count(struct pool *pool, size_t bytes, bool taken)
         return;
     }
     uint64_t now = atomic_fetch_add(&pool->held, bytes) + bytes, most = atomic_load(&pool->most);
-    while (now > most && !atomic_compare_exchange_weak(&pool->most, &most, now)) {}
+    while (now > most && !atomic_compare_exchange_weak(&pool->most, &most, now)) {
+    }
 }
 
 enum { ANY_DEVICE = -1 };
@@ -86,7 +87,7 @@ static enum memory_kind pool_kind(const CUmemLocation *location, CUmemAllocation
     return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? MEMORY_DEVICE : MEMORY_HOST;
 }
 
-/* Pools of managed and of host memory belong to the process, not to a card. */
+/* Pools of managed and host memory belong to the process, not to a GPU. */
 API cuMemGetDefaultMemPool(CUmemoryPool *made, CUmemLocation *location, CUmemAllocationType type)
 {
     static struct pool *shared[MEMORY_REGISTERED];
@@ -113,7 +114,7 @@ API cuMemGetMemPool(CUmemoryPool *made, CUmemLocation *location, CUmemAllocation
     return cuMemGetDefaultMemPool(made, location, type);
 }
 
-/* Every card of a process reaches every pool. */
+/* Every GPU of a process can access every pool. */
 API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *wanted, size_t count)
 {
     struct card *card;
@@ -162,7 +163,7 @@ API cuMemPoolDestroy(CUmemoryPool handle)
     if (pool->device != ANY_DEVICE && current[pool->device] == pool)
         current[pool->device] = defaults[pool->device];
     pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS; /* what is still allocated from it counts on; the structure stays */
+    return CUDA_SUCCESS; /* memory that is still allocated keeps counting; the structure stays */
 }
 
 API cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)

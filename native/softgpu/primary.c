@@ -1,4 +1,4 @@
-/* Primary contexts: one of each card, shared by whoever retains it. */
+/* Primary contexts: one per GPU, shared by all callers that retain it. */
 #include "softgpu.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

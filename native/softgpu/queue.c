@@ -1,10 +1,9 @@
-/* Streams as queues: what is submitted, in which order it may run, and waiting for it. All queues of a context are under
- * its lock. */
+/* Streams as queues: submission, ordering, and waiting for work. The context's lock protects all its queues. */
 #include "softgpu.h"
 #include <stdlib.h>
 #include <time.h>
 
-/* As deep as a real driver's queue: a host that runs ahead must feel it at some point. */
+/* As deep as a real driver's queue: a host that runs ahead must block at some point. */
 enum { MOST_WAITING = 1024 };
 
 uint64_t now_nanoseconds(void)
@@ -14,7 +13,7 @@ uint64_t now_nanoseconds(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Waits for it may have a deadline, in the time that everything here is in. */
+/* Waits on it may have a deadline of CLOCK_MONOTONIC, the clock of all times here. */
 void condition_init(pthread_cond_t *condition)
 {
     pthread_condattr_t attributes;
@@ -78,8 +77,8 @@ void stream_leave(struct stream *stream)
     *at = stream->next;
 }
 
-/* Ends a stream: its queue is still worked off, then the worker goes. Until then it is one of its context's streams,
- * which others wait for. Once is enough, whoever comes first. */
+/* End a stream: its queue is finished first, then its worker ends. Until then it is one of its context's streams, which
+ * others wait for. Further calls have no effect. */
 void stream_close(struct stream *stream)
 {
     struct context *context = stream->context;
@@ -96,7 +95,7 @@ void stream_close(struct stream *stream)
     stream_release(stream);
 }
 
-/* Any stream that was not closed, kept for the caller. */
+/* Any stream that is not closed, retained for the caller. */
 static struct stream *open_stream(struct context *context)
 {
     pthread_mutex_lock(&context->lock);
@@ -187,14 +186,14 @@ static void append(struct stream *stream, struct work *work)
     work->sequence = stream_submitted(stream) + 1;
     work->submitted = modelled(stream->context) ? now_nanoseconds() : 0;
     work->job = 0;
-    __atomic_store_n(stream->last, work, __ATOMIC_RELAXED); /* its worker looks without the lock */
+    __atomic_store_n(stream->last, work, __ATOMIC_RELAXED); /* the worker reads it without the lock */
     atomic_store_explicit(&stream->submitted, work->sequence, memory_order_release);
     stream->last = &work->next;
     if (atomic_exchange(&stream->idle, false))
         pthread_cond_signal(&stream->more);
 }
 
-/* Makes `stream` wait for what `other` has now. Under the lock. */
+/* Make `stream` wait for the current work of `other`. Under the lock. */
 static bool append_wait(struct stream *stream, struct stream *other)
 {
     if (other == stream || !stream_busy(other))
@@ -213,7 +212,7 @@ static bool append_wait(struct stream *stream, struct stream *other)
     return true;
 }
 
-/* The legacy default stream waits for all blocking streams, and they for it. Under the lock. */
+/* The legacy default stream waits for all blocking streams, and they wait for it. Under the lock. */
 static bool order(struct stream *stream)
 {
     struct context *context = stream->context;
@@ -289,7 +288,7 @@ CUresult stream_submit_mark(struct stream *stream, struct mark **made)
 }
 
 /* ---- waiting for a context ---- */
-struct place { /* in a stream that is kept */
+struct place { /* in a stream that is retained */
     struct stream *stream;
     uint64_t sequence;
 };
@@ -299,7 +298,7 @@ static bool drains(const struct stream *stream, bool blocking_only)
     return stream_busy(stream) && !(blocking_only && stream->flags & CU_STREAM_NON_BLOCKING);
 }
 
-/* How far the busy streams were submitted to by now. Under the lock. */
+/* The last submission of each busy stream up to now. Under the lock. */
 static CUresult places_of(struct context *context, bool blocking_only, struct place **places, size_t *count)
 {
     size_t room = 0;
@@ -316,7 +315,7 @@ static CUresult places_of(struct context *context, bool blocking_only, struct pl
     return CUDA_SUCCESS;
 }
 
-/* What others submit meanwhile is not waited for: they may never stop. */
+/* Work that other threads submit meanwhile is not waited for: they may never stop. */
 CUresult context_drain(struct context *context, bool blocking_only)
 {
     struct place *places;
@@ -344,7 +343,7 @@ bool context_busy(struct context *context, bool blocking_only)
     return busy;
 }
 
-/* As the next work of this stream would: for its own, and for whatever it is ordered behind. */
+/* Wait as the next work of this stream would: for the stream's own work and for everything it is ordered after. */
 CUresult stream_settle(struct stream *stream)
 {
     struct context *context = stream->context;

@@ -1,4 +1,4 @@
-/* Streams and events as the API has them. */
+/* Streams and events of the API. */
 #include "softgpu.h"
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@ struct event {
     struct context *context;
     unsigned flags;
     pthread_mutex_t lock;
-    struct mark *mark; /* where it was last recorded */
+    struct mark *mark; /* its last recorded position */
 };
 
 CUresult stream_find(CUstream handle, struct stream **stream)
@@ -184,8 +184,8 @@ static CUresult find_event(CUevent handle, struct event **event)
     return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* The event's place, kept for the caller; null if it was never recorded. */
-static struct mark *place_of(struct event *event)
+/* The event's position, retained for the caller; null if it was never recorded. */
+static struct mark *mark_of(struct event *event)
 {
     pthread_mutex_lock(&event->lock);
     struct mark *mark = event->mark;
@@ -193,6 +193,15 @@ static struct mark *place_of(struct event *event)
         mark_keep(mark);
     pthread_mutex_unlock(&event->lock);
     return mark;
+}
+
+static CUresult find_mark(CUevent handle, struct mark **mark)
+{
+    struct event *event;
+    CUresult status = find_event(handle, &event);
+    if (!status)
+        *mark = mark_of(event);
+    return status;
 }
 
 API cuEventDestroy_v2(CUevent handle)
@@ -240,11 +249,10 @@ API cuEventRecordWithFlags(CUevent handle, CUstream on, unsigned flags)
 
 API cuEventQuery(CUevent handle)
 {
-    struct event *event;
-    CUresult status = find_event(handle, &event);
+    struct mark *mark;
+    CUresult status = find_mark(handle, &mark);
     if (status)
         return status;
-    struct mark *mark = place_of(event);
     if (!mark)
         return CUDA_SUCCESS;
     status = mark->capture ? CUDA_ERROR_CAPTURED_EVENT : context_status(mark->stream->context);
@@ -256,11 +264,10 @@ API cuEventQuery(CUevent handle)
 
 API cuEventSynchronize(CUevent handle)
 {
-    struct event *event;
-    CUresult status = find_event(handle, &event);
+    struct mark *mark;
+    CUresult status = find_mark(handle, &mark);
     if (status)
         return status;
-    struct mark *mark = place_of(event);
     if (mark)
         status = mark->capture ? CUDA_ERROR_CAPTURED_EVENT : stream_wait(mark->stream, mark->sequence);
     mark_drop(mark);
@@ -269,11 +276,10 @@ API cuEventSynchronize(CUevent handle)
 
 CUresult event_wait(CUevent handle, struct stream *stream)
 {
-    struct event *event;
-    CUresult status = find_event(handle, &event);
+    struct mark *mark;
+    CUresult status = find_mark(handle, &mark);
     if (status)
         return status;
-    struct mark *mark = place_of(event);
     if (!mark)
         return CUDA_SUCCESS;
     if (mark->capture || stream->capture) {
@@ -309,7 +315,7 @@ API cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
         return status;
     if (!milliseconds)
         return CUDA_ERROR_INVALID_VALUE;
-    struct mark *from = place_of(first), *to = place_of(second);
+    struct mark *from = mark_of(first), *to = mark_of(second);
     if ((from && from->capture) || (to && to->capture))
         status = CUDA_ERROR_CAPTURED_EVENT;
     else if (!from || !to || (first->flags | second->flags) & CU_EVENT_DISABLE_TIMING)

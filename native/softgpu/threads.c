@@ -1,5 +1,5 @@
-/* The default stream that each thread has for itself in each context: made when it is first used, closed when the
- * thread ends. A closed stream counts among its context's until all that was submitted to it is done. */
+/* The default stream that each thread has in each context: created on first use, closed when the thread ends. A closed
+ * stream counts as one of its context's until all its work is done. */
 #include "softgpu.h"
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@ struct own {
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_key_t key; /* only for its destructor */
+static pthread_key_t key; /* used only for its destructor */
 static bool usable;
 static _Thread_local struct own *mine;
 
@@ -36,7 +36,7 @@ static void make_key(void)
     usable = !pthread_key_create(&key, thread_ends);
 }
 
-/* Forgets the streams of contexts that are gone. */
+/* Drop the streams of contexts that have ended. */
 static void prune(void)
 {
     for (struct own **at = &mine; *at;) {

@@ -1,14 +1,14 @@
-/* The modelled card's schedule: one engine, cut into slices between the contexts that have work, round robin. A pure
- * function of the page and the time it is told, so that tests drive it with a clock of their own. */
+/* The modeled GPU's schedule: one engine, divided into slices among the contexts that have work, round robin. It is a
+ * pure function of the page and the given time, so tests can use their own clock. */
 #define _GNU_SOURCE
 #include "activity.h"
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 
-/* As NVIDIA's time slicing by default. */
+/* As in NVIDIA's default time slicing. */
 static const uint64_t SLICE = 2000000;
-/* Later than this, whoever measures must know: half a slice. */
+/* Jobs that end later than this are counted, because they distort measurements: half a slice. */
 static const uint64_t LATE = 1000000;
 
 void activity_start(struct activity_page *page, double speed)
@@ -28,7 +28,7 @@ void activity_start(struct activity_page *page, double speed)
     page->magic = ACTIVITY_MAGIC;
 }
 
-/* Whoever died with the lock left at worst one step of the schedule half done; the next step puts that right. */
+/* A process that died with the lock left at most one step of the schedule half done; the next step repairs it. */
 void activity_lock(struct activity_page *page)
 {
     if (pthread_mutex_lock(&page->lock) == EOWNERDEAD)
@@ -51,7 +51,7 @@ static struct activity_job *head(struct activity_slot *slot)
     return slot->pid && slot->served < slot->submitted ? job_of(slot, slot->served + 1) : 0;
 }
 
-/* The next slot, round robin, that has work at this time; -1 if none has. */
+/* The next slot, round robin, that has work at this time; -1 if there is none. */
 static int next_slot(struct activity_page *page, uint64_t time)
 {
     for (uint32_t step = 1; step <= page->used; step++) {
@@ -63,7 +63,7 @@ static int next_slot(struct activity_page *page, uint64_t time)
     return -1;
 }
 
-/* When work that is queued already may begin; UINT64_MAX if there is none. */
+/* When queued work may begin; UINT64_MAX if there is none. */
 static uint64_t next_ready(struct activity_page *page)
 {
     uint64_t first = UINT64_MAX;
@@ -75,14 +75,14 @@ static uint64_t next_ready(struct activity_page *page)
     return first;
 }
 
-/* Gives the card to the next slot that has work; false if there is none before `now`. */
+/* Give the GPU to the next slot that has work; false if there is none before `now`. */
 static bool rotate(struct activity_page *page, uint64_t now)
 {
     int chosen = next_slot(page, page->clock);
     if (chosen < 0) {
         uint64_t ready = next_ready(page);
         if (ready >= now)
-            return false; /* the clock stays where the card fell idle: work may still be dated back to then */
+            return false; /* the clock stays where the GPU became idle: work may still be dated back to then */
         page->clock = ready;
         chosen = next_slot(page, ready);
     }
@@ -92,7 +92,7 @@ static bool rotate(struct activity_page *page, uint64_t now)
     return true;
 }
 
-/* Serves the head of the current slot's queue, at most to the end of the slice. */
+/* Serve the head of the current slot's queue, at most to the end of the slice. */
 static void serve(struct activity_page *page, struct activity_slot *slot, struct activity_job *job, uint64_t now)
 {
     uint64_t until = now < page->slice_end ? now : page->slice_end;
@@ -118,7 +118,7 @@ void timeline_advance(struct activity_page *page, uint64_t now)
     }
 }
 
-/* The CPU may have needed longer for a job than the card is supposed to: then it ends late, and is counted. */
+/* If the CPU needed longer for a job than the modeled GPU, the job ends late and is counted. */
 static void note_lateness(struct activity_page *page, uint64_t by)
 {
     if (by <= LATE)
@@ -136,7 +136,7 @@ uint64_t timeline_submit(struct activity_page *page, uint32_t number, uint64_t r
         return 0;
     timeline_advance(page, now);
     bool first = slot->served == slot->submitted;
-    /* Its turn passed while the CPU was at it: in this slice, or in one before. */
+    /* Its turn passed while the CPU worked on it: in this slice, or in an earlier one. */
     if (first && page->current >= 0 && page->slice_start > ready && page->clock >= now)
         note_lateness(page, now - (page->slice_start < ready + SLICE ? page->slice_start : ready + SLICE));
     uint64_t job = slot->submitted + 1;
@@ -150,7 +150,7 @@ uint64_t timeline_submit(struct activity_page *page, uint32_t number, uint64_t r
     return job;
 }
 
-/* What is left of a slot's jobs up to and including one. */
+/* The remaining time of a slot's jobs up to and including one. */
 static uint64_t backlog(const struct activity_slot *slot, uint64_t last)
 {
     uint64_t total = 0;
@@ -159,7 +159,7 @@ static uint64_t backlog(const struct activity_slot *slot, uint64_t last)
     return total;
 }
 
-/* Lets each slot have its slices until the job is through; what is not ready yet counts as if it were. */
+/* Give each slot its slices until the job has ended; work that is not ready yet counts as if it were. */
 uint64_t timeline_predict(const struct activity_page *page, uint32_t number, uint64_t job, uint64_t horizon)
 {
     uint64_t left[ACTIVITY_SLOTS], time = page->clock;

@@ -1,5 +1,5 @@
-/* Addresses and memory apart: addresses are reserved, physical memory is made, and one is mapped to the other. Physical
- * memory is a file without a name, charged to its card until nobody holds or maps it. */
+/* Virtual memory management: addresses are reserved, physical memory is created, and one is mapped to the other.
+ * Physical memory is an unnamed file, charged to its GPU until it has no holder and no mapping. */
 #include "softgpu.h"
 #include <fcntl.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* As on most real cards; programs round up to it. */
+/* As on most real GPUs; programs round up to it. */
 static const size_t GRANULARITY = 2 << 20;
 
 struct physical {
@@ -15,7 +15,7 @@ struct physical {
     CUmemGenericAllocationHandle handle;
     int file;
     size_t size;
-    struct card *card; /* that is charged; null for memory of the host and of other processes */
+    struct card *card; /* the GPU that is charged; null for memory of the host and of other processes */
     CUmemAllocationProp prop;
     unsigned holders, mappings;
 };
@@ -25,7 +25,7 @@ struct range { /* of addresses: reserved, or mapped to physical memory */
     uintptr_t start;
     size_t size;
     struct physical *physical;
-    bool open; /* it may be used */
+    bool open; /* it may be accessed */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -191,7 +191,7 @@ API cuMemCreate(CUmemGenericAllocationHandle *made, size_t size, const CUmemAllo
     return status;
 }
 
-/* One that somebody holds. Under the lock. */
+/* Memory that has a holder. Under the lock. */
 static struct physical *find(CUmemGenericAllocationHandle handle)
 {
     struct physical *physical = handle_get(HANDLE_PHYSICAL, (void *)(uintptr_t)handle);
@@ -259,7 +259,7 @@ API cuMemExportToShareableHandle(void *answer, CUmemGenericAllocationHandle hand
     return file >= 0 ? CUDA_SUCCESS : good ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Whoever made it is charged for it. */
+/* The process that created the memory is charged for it. */
 API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *made, void *given, CUmemAllocationHandleType type)
 {
     struct context *context;
@@ -271,7 +271,8 @@ API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *made, void *giv
     if (!made || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(file, &about) || !S_ISREG(about.st_mode)
         || !whole((size_t)about.st_size))
         return CUDA_ERROR_INVALID_VALUE;
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = type,
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = type,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = context->card->ordinal}};
     file = fcntl(file, F_DUPFD_CLOEXEC, 0);
     return file < 0 ? CUDA_ERROR_OUT_OF_MEMORY : physical_new(file, (size_t)about.st_size, 0, &prop, made);
@@ -287,7 +288,7 @@ size_t virtual_charged(const struct card *card)
     return total;
 }
 
-/* ---- mapping one to the other ---- */
+/* ---- mapping ---- */
 /* Under the lock. */
 static bool is_reserved(uintptr_t start, size_t size)
 {
@@ -319,7 +320,7 @@ API cuMemMap(CUdeviceptr start, size_t size, size_t offset, CUmemGenericAllocati
     return status;
 }
 
-/* From now on the range is, or is no longer, memory that calls and kernels may use. Under the lock. */
+/* From now on calls and kernels may, or may no longer, use the range. Under the lock. */
 static CUresult open_range(struct range *range, struct context *context, bool open)
 {
     if (range->open == open)
@@ -335,7 +336,7 @@ static CUresult open_range(struct range *range, struct context *context, bool op
     return memory_adopt(context, (void *)range->start, range->size, host ? MEMORY_REGISTERED : MEMORY_DEVICE);
 }
 
-/* How much of these addresses whole mappings cover. Under the lock. */
+/* How much of these addresses complete mappings cover. Under the lock. */
 static size_t covered(uintptr_t start, size_t size)
 {
     const struct range all = {.start = start, .size = size};
@@ -415,7 +416,7 @@ static void unmap(struct range **at)
     drop_range(at);
 }
 
-/* As when memory is freed, whatever may still use it is waited for. */
+/* As when memory is freed, wait for work that may still use it. */
 API cuMemUnmap(CUdeviceptr start, size_t size)
 {
     const struct range all = {.start = start, .size = size};

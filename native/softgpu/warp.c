@@ -1,4 +1,4 @@
-/* Warp operations: lanes arrive one by one, and the last of those named in the mask serves them all. */
+/* Warp operations: lanes arrive one by one, and the last of those named in the mask completes the operation for all. */
 #include "engine.h"
 #include <string.h>
 
@@ -7,15 +7,13 @@ static bool is_shuffle(uint32_t op)
     return op <= SG_SHUFFLE_INDEX;
 }
 
-/* The lane a shuffle reads from, or -1 when it lies outside the segment. */
+/* The lane that a shuffle reads from, or -1 if it is outside the segment. */
 static int shuffle_source(const struct sg_fiber *fiber, int lane)
 {
     int clamp = fiber->c & 31, segment = fiber->c >> 8 & 31, delta = fiber->a & 31;
     int limit = (lane & segment) | (clamp & ~segment), base = lane & segment, source;
     switch (fiber->op) {
-    case SG_SHUFFLE_UP:
-        source = lane - delta;
-        return source >= limit ? source : -1;
+    case SG_SHUFFLE_UP: source = lane - delta; return source >= limit ? source : -1;
     case SG_SHUFFLE_DOWN: source = lane + delta; break;
     case SG_SHUFFLE_BUTTERFLY: source = lane ^ delta; break;
     default: source = base | (delta & ~segment); break;
@@ -120,8 +118,8 @@ void warp_check(struct engine *engine, uint32_t index)
     }
 }
 
-/* Who is active at an instruction? Those who come there before nobody else can go on: a card's warp would be as
- * together as that at best. Each asks with the place where it stands. */
+/* The lanes that are active at an instruction: those that reach it before no other lane can continue, which is the best
+ * convergence a real warp could have. Each lane asks with its position in the code. */
 bool warp_tell_active(struct engine *engine)
 {
     bool told = false;

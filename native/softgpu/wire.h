@@ -1,7 +1,8 @@
-/* What the library and the card's daemon say to each other: mirrored by src/milligpu/softgpu/wire.py.
+/* The protocol between the library and the GPU's daemon; mirrored by src/milligpu/softgpu/driver_wire.py.
  *
- * Requests and replies are a header and a body. A reply's status is a CUresult. One request is outstanding per
- * connection; a greeting's reply carries the card's activity page as a file descriptor, a compilation's the object file. */
+ * Requests and replies consist of a header and a body. A reply's status is a CUresult. Each connection has at most one
+ * outstanding request. The reply to a greeting carries the GPU's activity page as a file descriptor, the reply to a
+ * compilation the object file. */
 #pragma once
 #include <stdint.h>
 
@@ -14,19 +15,21 @@ enum wire_kind {
     WIRE_MEMORY = 4,        /* -> u64 free, u64 total */
     WIRE_CONTEXT_OPEN = 5,  /* -> u32 slot of the activity page */
     WIRE_CONTEXT_CLOSE = 6, /* u32 slot */
-    WIRE_COMPILE = 7,       /* PTX text -> the log, and a descriptor when it worked */
-    WIRE_ATTEND = 9,        /* first on a connection: orders come as requests from now on, and are replied to */
-    WIRE_ORDER = 10,        /* first on a connection: i32 pid, u32 enum wire_order, its body -> u32 CUprocessState */
-    WIRE_XID = 8,           /* u32 number, of the sort that applications cause */
+    WIRE_COMPILE = 7,       /* PTX text -> the log, and a descriptor on success */
+    WIRE_XID = 8,           /* u32 number of an XID that applications cause */
+    /* The next two come first on a connection. Client: the daemon sends requests from now on, and this process replies.
+     * Request: i32 pid, u32 enum wire_checkpoint, its body -> u32 CUprocessState. */
+    WIRE_CHECKPOINT_CLIENT = 9,
+    WIRE_CHECKPOINT_REQUEST = 10,
 };
 
-/* What one process may tell another, through the daemon; see checkpoint.c. */
-enum wire_order {
-    ORDER_STATE = 0,
-    ORDER_LOCK = 1,       /* u32 milliseconds; 0: without a limit */
-    ORDER_CHECKPOINT = 2,
-    ORDER_RESTORE = 3,    /* CUcheckpointGpuPair[] */
-    ORDER_UNLOCK = 4,
+/* What one process may request of another, through the daemon; see checkpoint.c. */
+enum wire_checkpoint {
+    CHECKPOINT_STATE = 0,
+    CHECKPOINT_LOCK = 1, /* u32 milliseconds; 0: no limit */
+    CHECKPOINT_SAVE = 2,
+    CHECKPOINT_RESTORE = 3, /* CUcheckpointGpuPair[] */
+    CHECKPOINT_UNLOCK = 4,
 };
 
 struct wire_request {
@@ -55,4 +58,4 @@ struct wire_device {
     uint32_t shared_per_multiprocessor;
     uint32_t pci_bus;
 };
-_Static_assert(sizeof(struct wire_device) == 136, "mirrors wire.py");
+_Static_assert(sizeof(struct wire_device) == 136, "mirrors driver_wire.py");

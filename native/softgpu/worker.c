@@ -1,5 +1,5 @@
-/* What a stream's own thread does, from its first work on. It takes everything that waits at once, so that launching does
- * not compete with running. */
+/* A stream's own thread, started with its first work. It takes all waiting work at once, so that submitting does not
+ * compete with running. */
 #include "softgpu.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static void fill(const struct work *work)
     }
 }
 
-/* After a fault nothing more touches memory, but marks, waits and callbacks go on: nobody may hang. */
+/* After a fault nothing accesses memory any more, but marks, waits and callbacks continue, so that no thread hangs. */
 void work_run(struct stream *stream, struct work *work, struct tally *tally)
 {
     struct context *context = stream->context;
@@ -38,7 +38,7 @@ void work_run(struct stream *stream, struct work *work, struct tally *tally)
                     work->copy.width);
 }
 
-/* Whether this is for the engine that runs kernels; copies between host and card have their own. */
+/* Whether this work is for the engine that runs kernels; copies between host and GPU have their own. */
 bool work_on_engine(const struct stream *stream, const struct work *work)
 {
     const struct card *card = stream->context->card;
@@ -58,7 +58,7 @@ static void copy_host(struct stream *stream, struct work *work)
     account_copy(context, in ? bytes : 0, out ? bytes : 0, now_nanoseconds() - start);
 }
 
-/* What is not for the engine. */
+/* Work that is not for the engine. */
 static void perform(struct stream *stream, struct work *work)
 {
     struct context *context = stream->context;
@@ -71,8 +71,7 @@ static void perform(struct stream *stream, struct work *work)
             work->host.function(work->host.argument);
         break;
     case WORK_CALLBACK:
-        work->callback.function(work->callback.stream, context_status(context),
-                                work->callback.argument);
+        work->callback.function(work->callback.stream, context_status(context), work->callback.argument);
         break;
     case WORK_MARK:
         atomic_store(&work->mark->nanoseconds, now_nanoseconds());
@@ -82,9 +81,7 @@ static void perform(struct stream *stream, struct work *work)
         stream_reach(work->mark->stream, work->mark->sequence);
         mark_drop(work->mark);
         break;
-    case WORK_FREE:
-        memory_free_later(work->pointer);
-        break;
+    case WORK_FREE: memory_free_later(work->pointer); break;
     }
 }
 
@@ -99,7 +96,7 @@ static void complete(struct stream *stream, uint64_t sequence)
     }
 }
 
-/* Everything that waits, or null when the stream has ended. */
+/* All waiting work, or null if the stream has ended. */
 static struct work *take(struct stream *stream)
 {
     struct context *context = stream->context;
@@ -120,24 +117,26 @@ static struct work *take(struct stream *stream)
     return work;
 }
 
-/* The engine is busy from the first to the last of what is for it in a row: clocks cost more than small kernels do. */
+/* The engine counts as busy from the first to the last of consecutive work: reading the clock costs more than a small
+ * kernel. */
 static void perform_all(struct stream *stream, struct work *work)
 {
     struct tally unused;
+    uint64_t began = 0;
     bool busy = false;
     for (struct work *next; work; work = next) {
         bool engine = work_on_engine(stream, work);
         next = work->next;
         if (engine && !busy)
-            account_begin(stream->context);
+            began = account_begin(stream->context);
         else if (busy && !engine)
-            account_end(stream->context);
+            account_end(stream->context, began);
         if (engine)
             work_run(stream, work, &unused);
         else
             perform(stream, work);
         if (engine && !next)
-            account_end(stream->context);
+            account_end(stream->context, began);
         busy = engine;
         complete(stream, work->sequence);
         free(work);

@@ -1,4 +1,4 @@
-/* Beginning and end, the connections to the cards' daemon, and handles. */
+/* Initialization and shutdown, the connections to the GPUs' daemon, and handles. */
 #include "softnvml.h"
 #include "../softgpu/wire.h"
 #include <errno.h>
@@ -11,10 +11,10 @@
 
 struct card cards[MOST_CARDS];
 unsigned card_count;
-static unsigned users; /* nvmlInit counts */
+static unsigned users; /* counts nvmlInit calls */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A daemon answers at once; one that does not for so long is gone. */
+/* A daemon replies at once; one that takes longer than this is gone. */
 enum { ANSWER_SECONDS = 30 };
 
 static bool transfer(int socket, void *data, size_t size, bool out)
@@ -39,7 +39,7 @@ nvmlReturn_t ask(int socket, uint32_t kind, const void *body, size_t size, void 
     if (!transfer(socket, &request, sizeof request, true) || !transfer(socket, (void *)body, size, true)
         || !transfer(socket, &answer, sizeof answer, false) || answer.size > (room ? *room : 0)
         || !transfer(socket, reply, answer.size, false))
-        return NVML_ERROR_UNKNOWN; /* which the daemon never answers */
+        return NVML_ERROR_UNKNOWN; /* the daemon never returns this */
     if (room)
         *room = answer.size;
     return (nvmlReturn_t)answer.status;
@@ -70,7 +70,7 @@ nvmlReturn_t card_ask(struct card *card, uint32_t kind, const void *body, size_t
         card->socket = card_connect(card);
     nvmlReturn_t status = card->socket < 0 ? NVML_ERROR_GPU_IS_LOST : ask(card->socket, kind, body, size, reply, room);
     if (status == NVML_ERROR_UNKNOWN) {
-        close(card->socket); /* half an answer may be left in it */
+        close(card->socket); /* half a reply may be left in it */
         card->socket = -1;
         status = NVML_ERROR_GPU_IS_LOST;
     }
@@ -120,8 +120,14 @@ API nvmlInitWithFlags(unsigned flags)
     return found ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-API nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-API nvmlInit(void) { return nvmlInitWithFlags(0); }
+API nvmlInit_v2(void)
+{
+    return nvmlInitWithFlags(0);
+}
+API nvmlInit(void)
+{
+    return nvmlInitWithFlags(0);
+}
 
 API nvmlShutdown(void)
 {
@@ -136,7 +142,10 @@ API nvmlShutdown(void)
     return was ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
 
-nvmlReturn_t ready(void) { return __atomic_load_n(&users, __ATOMIC_ACQUIRE) ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
+nvmlReturn_t ready(void)
+{
+    return __atomic_load_n(&users, __ATOMIC_ACQUIRE) ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+}
 
 struct card *card_of(nvmlDevice_t device)
 {

@@ -1,4 +1,4 @@
-/* Events: a set is a bundle of connections on which the cards' daemon speaks up by itself. */
+/* Events: a set is a group of connections on which the GPUs' daemon sends events unasked. */
 #include "softnvml.h"
 #include "../softgpu/wire.h"
 #include <errno.h>
@@ -8,8 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUPPORTED = nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState
-                   | nvmlEventTypeXidCriticalError | nvmlEventTypeClock };
+enum {
+    SUPPORTED = nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState
+    | nvmlEventTypeXidCriticalError | nvmlEventTypeClock
+};
 
 struct set {
     struct set *next;
@@ -20,7 +22,7 @@ struct set {
 static struct set *sets;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Handles of sets are only followed when they are ours. */
+/* A set's handle is only dereferenced if it is in the list of known sets. */
 static struct set *find(nvmlEventSet_t handle)
 {
     pthread_mutex_lock(&lock);
@@ -103,7 +105,7 @@ static long long milliseconds(void)
     return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
 }
 
-/* Whether a card of the set has fallen off. */
+/* Whether a GPU of the set is lost. */
 static nvmlReturn_t lost(struct set *set)
 {
     struct watch_reading reading;
@@ -116,7 +118,8 @@ static nvmlReturn_t lost(struct set *set)
     return NVML_SUCCESS;
 }
 
-/* An event that has come, NVML_ERROR_TIMEOUT for none, NVML_ERROR_GPU_IS_LOST when a card ended or was lost. */
+/* An event that has arrived, NVML_ERROR_TIMEOUT if there is none, NVML_ERROR_GPU_IS_LOST if a GPU ended or was
+ * lost. */
 static nvmlReturn_t take(struct set *set, nvmlEventData_t *data, int patience)
 {
     int found = poll(set->ends, set->count, patience);
@@ -146,7 +149,7 @@ API nvmlEventSetWait_v2(nvmlEventSet_t handle, nvmlEventData_t *data, unsigned t
     nvmlReturn_t status = take(set, data, 0);
     while (status) {
         nvmlReturn_t gone = lost(set);
-        if (gone) /* what was reported before it went comes first */
+        if (gone) /* events that were reported before the loss come first */
             return take(set, data, 0) ? gone : NVML_SUCCESS;
         long long left = end - milliseconds();
         if (left <= 0)

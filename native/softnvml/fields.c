@@ -1,12 +1,20 @@
-/* The same values by number, as exporters ask for them. */
+/* The same values by field number, as exporters query them. */
 #include "softnvml.h"
 
 struct value {
     nvmlValueType_t type;
     unsigned long long number;
 };
-#define NUMBER(what) (struct value){NVML_VALUE_TYPE_UNSIGNED_INT, what}
-#define LONG(what) (struct value){NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, what}
+#define NUMBER(what)                                                                                                   \
+    (struct value)                                                                                                     \
+    {                                                                                                                  \
+        NVML_VALUE_TYPE_UNSIGNED_INT, what                                                                             \
+    }
+#define LONG(what)                                                                                                     \
+    (struct value)                                                                                                     \
+    {                                                                                                                  \
+        NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, what                                                                       \
+    }
 
 static unsigned links(const struct card *card)
 {
@@ -16,7 +24,8 @@ static unsigned links(const struct card *card)
     return count;
 }
 
-static nvmlReturn_t pick(unsigned field, const struct card *card, const struct watch_reading *reading, struct value *value)
+static nvmlReturn_t pick(unsigned field, const struct card *card, const struct watch_reading *reading,
+                         struct value *value)
 {
     switch (field) {
     case NVML_FI_DEV_ECC_CURRENT:

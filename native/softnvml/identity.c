@@ -1,25 +1,25 @@
-/* Which cards there are, and what they say about themselves. */
+/* The list of GPUs and their properties. */
 #include "softnvml.h"
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-/* The release whose header we are built from is the driver that we say to be. */
+/* The driver version reported is that of the release whose header this library is built from. */
 #define CUDA_RELEASE 13040
 #define DRIVER_VERSION "615.71.01"
 
-#define GETTER(function, type, expression)          \
-    API function(nvmlDevice_t device, type *answer) \
-    {                                               \
-        LOOK(device, answer);                       \
-        *answer = (type)(expression);               \
-        return NVML_SUCCESS;                        \
+#define GETTER(function, type, expression)                                                                             \
+    API function(nvmlDevice_t device, type *answer)                                                                    \
+    {                                                                                                                  \
+        LOOK(device, answer);                                                                                          \
+        *answer = (type)(expression);                                                                                  \
+        return NVML_SUCCESS;                                                                                           \
     }
-#define TEXT(function, expression)                                   \
-    API function(nvmlDevice_t device, char *answer, unsigned length) \
-    {                                                                \
-        LOOK(device, answer);                                        \
-        return put_text(answer, length, expression);                 \
+#define TEXT(function, expression)                                                                                     \
+    API function(nvmlDevice_t device, char *answer, unsigned length)                                                   \
+    {                                                                                                                  \
+        LOOK(device, answer);                                                                                          \
+        return put_text(answer, length, expression);                                                                   \
     }
 
 /* ---- the system ---- */
@@ -28,8 +28,14 @@ static nvmlReturn_t system_text(char *to, unsigned length, const char *text)
     return ready() ? NVML_ERROR_UNINITIALIZED : to ? put_text(to, length, text) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-API nvmlSystemGetDriverVersion(char *version, unsigned length) { return system_text(version, length, DRIVER_VERSION); }
-API nvmlSystemGetNVMLVersion(char *version, unsigned length) { return system_text(version, length, "13." DRIVER_VERSION); }
+API nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+    return system_text(version, length, DRIVER_VERSION);
+}
+API nvmlSystemGetNVMLVersion(char *version, unsigned length)
+{
+    return system_text(version, length, "13." DRIVER_VERSION);
+}
 
 /* These two work before nvmlInit. */
 API nvmlSystemGetCudaDriverVersion(int *version)
@@ -39,7 +45,10 @@ API nvmlSystemGetCudaDriverVersion(int *version)
     *version = CUDA_RELEASE;
     return NVML_SUCCESS;
 }
-API nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
+API nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    return nvmlSystemGetCudaDriverVersion(version);
+}
 
 API nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
 {
@@ -50,13 +59,13 @@ API nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
     FILE *file = fopen(path, "r");
     if (!file)
         return NVML_ERROR_NOT_FOUND;
-    text[fread(text, 1, sizeof text - 1, file)] = 0; /* the first word ends with a zero */
+    text[fread(text, 1, sizeof text - 1, file)] = 0; /* the first word ends with a zero byte */
     fclose(file);
-    snprintf(name, length, "%s", text); /* as the driver does: cut, not refused */
+    snprintf(name, length, "%s", text); /* truncated instead of refused, as the driver does */
     return NVML_SUCCESS;
 }
 
-/* No boxes of many cards, and no card that is kept from NVML. */
+/* There are no units of several GPUs, and no GPUs excluded from NVML. */
 static nvmlReturn_t none(unsigned *count)
 {
     if (ready() || !count)
@@ -64,8 +73,14 @@ static nvmlReturn_t none(unsigned *count)
     *count = 0;
     return NVML_SUCCESS;
 }
-API nvmlUnitGetCount(unsigned *count) { return none(count); }
-API nvmlGetExcludedDeviceCount(unsigned *count) { return none(count); }
+API nvmlUnitGetCount(unsigned *count)
+{
+    return none(count);
+}
+API nvmlGetExcludedDeviceCount(unsigned *count)
+{
+    return none(count);
+}
 
 /* ---- handles ---- */
 API nvmlDeviceGetCount_v2(unsigned *count)
@@ -75,9 +90,12 @@ API nvmlDeviceGetCount_v2(unsigned *count)
     *count = card_count;
     return NVML_SUCCESS;
 }
-API nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+API nvmlDeviceGetCount(unsigned *count)
+{
+    return nvmlDeviceGetCount_v2(count);
+}
 
-/* A lost card keeps its place, but nobody gets a handle of it. */
+/* A lost GPU keeps its index, but no handle of it is given out. */
 static nvmlReturn_t handle(struct card *found, nvmlDevice_t *device)
 {
     struct card *card;
@@ -92,7 +110,10 @@ API nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
     return handle(index < card_count ? &cards[index] : 0, device);
 }
-API nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
+API nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
 
 static nvmlReturn_t by_text(size_t place, const char *text, nvmlDevice_t *device)
 {
@@ -152,9 +173,10 @@ GETTER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, card->facts.pcie_generation
 GETTER(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, card->facts.pcie_generation)
 GETTER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, card->facts.pcie_width)
 GETTER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, card->facts.pcie_width)
-/* 2500 MB/s a lane in the first generation, and twice as much in each; the other one numbers them. */
-GETTER(nvmlDeviceGetPcieSpeed, unsigned, card->facts.pcie_generation < 3 ? 2500u * card->facts.pcie_generation
-                                                                        : 1000u << card->facts.pcie_generation)
+/* 2500 MB/s per lane in the first generation, doubled in each further one; the other function returns the
+ * generation. */
+GETTER(nvmlDeviceGetPcieSpeed, unsigned,
+       card->facts.pcie_generation < 3 ? 2500u * card->facts.pcie_generation : 1000u << card->facts.pcie_generation)
 GETTER(nvmlDeviceGetPcieLinkMaxSpeed, unsigned, card->facts.pcie_generation)
 GETTER(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 GETTER(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
@@ -162,6 +184,15 @@ GETTER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
 GETTER(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, NVML_GPU_VIRTUALIZATION_MODE_NONE)
 GETTER(nvmlDeviceIsMigDeviceHandle, unsigned, 0)
 GETTER(nvmlDeviceGetMaxMigDeviceCount, unsigned, card->facts.mig ? 7 : 0)
+
+/* As on a GPU whose MIG mode is off, or that has none: it has no instances. */
+API nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *instance)
+{
+    (void)index;
+    LOOK(device, instance);
+    (void)card;
+    return NVML_ERROR_NOT_FOUND;
+}
 
 API nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned *several)
 {
@@ -192,7 +223,7 @@ API nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *min
 API nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
 {
     LOOK(device, attributes);
-    return NVML_ERROR_NOT_SUPPORTED; /* of a MIG device only */
+    return NVML_ERROR_NOT_SUPPORTED; /* only for MIG devices */
 }
 
 API nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
@@ -207,7 +238,8 @@ API nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pendi
 /* ---- PCI ---- */
 void put_pci(const struct watch_facts *facts, nvmlPciInfo_t *pci)
 {
-    *pci = (nvmlPciInfo_t){.bus = facts->pci_bus, .pciDeviceId = facts->pci_device, .pciSubSystemId = facts->pci_subsystem};
+    *pci = (nvmlPciInfo_t){
+        .bus = facts->pci_bus, .pciDeviceId = facts->pci_device, .pciSubSystemId = facts->pci_subsystem};
     snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, NVML_DEVICE_PCI_BUS_ID_LEGACY_FMT, 0, facts->pci_bus & 0xff, 0);
     snprintf(pci->busId, sizeof pci->busId, NVML_DEVICE_PCI_BUS_ID_FMT, 0, facts->pci_bus & 0xff, 0);
 }
@@ -218,7 +250,7 @@ API nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
     put_pci(&card->facts, pci);
     return NVML_SUCCESS;
 }
-/* The older ones know a structure without its last field. */
+/* The older versions have a structure without its last field. */
 API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     LOOK(device, pci);
@@ -227,15 +259,22 @@ API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
     memcpy(pci, &whole, offsetof(nvmlPciInfo_t, busId));
     return NVML_SUCCESS;
 }
-API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci) { return nvmlDeviceGetPciInfo_v2(device, pci); }
+API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    return nvmlDeviceGetPciInfo_v2(device, pci);
+}
 
 API nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
 {
     LOOK(device, pci);
     if (pci->version != nvmlPciInfoExt_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    *pci = (nvmlPciInfoExt_t){.version = pci->version, .bus = card->facts.pci_bus, .pciDeviceId = card->facts.pci_device,
-                              .pciSubSystemId = card->facts.pci_subsystem, .baseClass = 3, .subClass = 2};
+    *pci = (nvmlPciInfoExt_t){.version = pci->version,
+                              .bus = card->facts.pci_bus,
+                              .pciDeviceId = card->facts.pci_device,
+                              .pciSubSystemId = card->facts.pci_subsystem,
+                              .baseClass = 3,
+                              .subClass = 2};
     snprintf(pci->busId, sizeof pci->busId, NVML_DEVICE_PCI_BUS_ID_FMT, 0, card->facts.pci_bus & 0xff, 0);
     return NVML_SUCCESS;
 }

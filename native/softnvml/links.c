@@ -1,4 +1,4 @@
-/* How cards lie to each other and to the processors: NVLink, PCIe, NUMA. */
+/* The topology of GPUs and processors: NVLink, PCIe, NUMA. */
 #include "softnvml.h"
 #include <stdio.h>
 #include <string.h>
@@ -17,12 +17,12 @@ static nvmlReturn_t link_of(nvmlDevice_t device, unsigned link, const void *answ
     *peer = (*card)->facts.links[link];
     return NVML_SUCCESS;
 }
-#define LINK(answer)                                                   \
-    struct card *card;                                                 \
-    uint32_t peer;                                                     \
-    nvmlReturn_t status = link_of(device, link, answer, &card, &peer); \
-    if (status)                                                        \
-        return status
+#define LINK(answer)                                                                                                   \
+    struct card *card;                                                                                                 \
+    uint32_t peer;                                                                                                     \
+    nvmlReturn_t status = link_of(device, link, answer, &card, &peer);                                                 \
+    if (status)                                                                                                        \
+    return status
 
 API nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, nvmlEnableState_t *active)
 {
@@ -65,7 +65,8 @@ API nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvml
     LINK(pci);
     if (!peer)
         return NVML_ERROR_NOT_SUPPORTED;
-    /* The other end may be a card that this process does not see. A switch is no card: its bus is above all cards'. */
+    /* The remote end may be a GPU that this process does not see. A switch is not a GPU: its bus number is above all
+     * GPUs'. */
     struct watch_facts facts = {.pci_bus = peer == WATCH_SWITCH ? 0xf0 : peer};
     for (unsigned at = 0; at < card_count; at++)
         if (cards[at].facts.pci_bus == peer)
@@ -103,7 +104,7 @@ API nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t
     for (unsigned at = 0; at < card_count; at++)
         if (&cards[at] != card && level(&card->facts, &cards[at].facts) == wanted)
             found[number++] = (nvmlDevice_t)&cards[at];
-    if (!list) { /* the question how many */
+    if (!list) { /* the caller asks only for the count */
         *count = number;
         return NVML_SUCCESS;
     }
@@ -112,9 +113,11 @@ API nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t
     return status;
 }
 
-API nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t what, nvmlGpuP2PStatus_t *answer)
+API nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t what,
+                           nvmlGpuP2PStatus_t *answer)
 {
-    LOOK(device, card_of(other) && card_of(other) != card_of(device) && what < NVML_P2P_CAPS_INDEX_UNKNOWN ? answer : 0);
+    LOOK(device,
+         card_of(other) && card_of(other) != card_of(device) && what < NVML_P2P_CAPS_INDEX_UNKNOWN ? answer : 0);
     *answer = NVML_P2P_STATUS_OK;
     if (what == NVML_P2P_CAPS_INDEX_NVLINK) {
         *answer = NVML_P2P_STATUS_NOT_SUPPORTED;
@@ -127,7 +130,7 @@ API nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuP2PCa
 }
 
 /* ---- processors ---- */
-/* Sets the bits of a list such as 0-3,8. */
+/* Set the bits of a list such as 0-3,8. */
 static void read_list(const char *text, unsigned words, unsigned long *set)
 {
     unsigned from, to;
@@ -143,8 +146,9 @@ static void read_list(const char *text, unsigned words, unsigned long *set)
     }
 }
 
-/* A node that this machine does not have stands for all its processors. */
-API nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned words, unsigned long *set, nvmlAffinityScope_t scope)
+/* A node that this machine does not have means all its processors. */
+API nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned words, unsigned long *set,
+                                        nvmlAffinityScope_t scope)
 {
     LOOK(device, words && scope <= NVML_AFFINITY_SCOPE_SOCKET ? set : 0);
     char path[64], text[4096] = "";
@@ -178,5 +182,5 @@ API nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words, unsigned lo
 API nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node)
 {
     LOOK(device, node);
-    return NVML_ERROR_NOT_SUPPORTED; /* of cards whose memory is a node of its own */
+    return NVML_ERROR_NOT_SUPPORTED; /* only for GPUs whose memory is a NUMA node */
 }

@@ -1,4 +1,4 @@
-/* Who uses a card: processes with their memory and their part of its time. */
+/* The processes that use a GPU, with their memory and their part of its time. */
 #include "softnvml.h"
 #include <stdlib.h>
 
@@ -16,20 +16,20 @@ static nvmlReturn_t fetch(struct card *card, uint32_t kind, const void *body, si
 }
 
 /* The three versions differ in what follows the memory. */
-#define RUNNING(function, type, rest)                                                           \
-    API function(nvmlDevice_t device, unsigned *count, type *infos)                             \
-    {                                                                                           \
-        LOOK(device, count);                                                                    \
-        struct watch_process *list;                                                             \
-        size_t room;                                                                            \
-        if ((status = fetch(card, WATCH_PROCESSES, 0, 0, (void **)&list, &room)))               \
-            return status;                                                                      \
-        unsigned found = room / sizeof *list;                                                   \
-        status = room_for(found, count, infos);                                                 \
-        for (unsigned at = 0; !status && at < found; at++)                                      \
-            infos[at] = (type){.pid = list[at].pid, .usedGpuMemory = list[at].memory, rest};    \
-        free(list);                                                                             \
-        return status;                                                                          \
+#define RUNNING(function, type, rest)                                                                                  \
+    API function(nvmlDevice_t device, unsigned *count, type *infos)                                                    \
+    {                                                                                                                  \
+        LOOK(device, count);                                                                                           \
+        struct watch_process *list;                                                                                    \
+        size_t room;                                                                                                   \
+        if ((status = fetch(card, WATCH_PROCESSES, 0, 0, (void **)&list, &room)))                                      \
+            return status;                                                                                             \
+        unsigned found = room / sizeof *list;                                                                          \
+        status = room_for(found, count, infos);                                                                        \
+        for (unsigned at = 0; !status && at < found; at++)                                                             \
+            infos[at] = (type){.pid = list[at].pid, .usedGpuMemory = list[at].memory, rest};                           \
+        free(list);                                                                                                    \
+        return status;                                                                                                 \
     }
 #define NO_INSTANCE .gpuInstanceId = -1, .computeInstanceId = -1
 #define NOTHING
@@ -37,14 +37,14 @@ RUNNING(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, NOTHING)
 RUNNING(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, NO_INSTANCE)
 RUNNING(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, NO_INSTANCE)
 
-/* No software card draws, and none runs the multi-process service. */
-#define NOBODY(function, type)                                      \
-    API function(nvmlDevice_t device, unsigned *count, type *infos) \
-    {                                                               \
-        LOOK(device, count);                                        \
-        (void)infos;                                                \
-        *count = 0;                                                 \
-        return NVML_SUCCESS;                                        \
+/* Software GPUs have no graphics processes and no MPS. */
+#define NOBODY(function, type)                                                                                         \
+    API function(nvmlDevice_t device, unsigned *count, type *infos)                                                    \
+    {                                                                                                                  \
+        LOOK(device, count);                                                                                           \
+        (void)infos;                                                                                                   \
+        *count = 0;                                                                                                    \
+        return NVML_SUCCESS;                                                                                           \
     }
 NOBODY(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
@@ -65,9 +65,10 @@ API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationS
     unsigned found = room / sizeof *list;
     status = found ? room_for(found, count, samples) : NVML_ERROR_NOT_FOUND;
     for (unsigned at = 0; !status && at < found; at++)
-        samples[at] = (nvmlProcessUtilizationSample_t){.pid = list[at].pid, .timeStamp = list[at].microseconds,
-                                                       .smUtil = list[at].utilisation,
-                                                       .memUtil = list[at].memory_utilisation};
+        samples[at] = (nvmlProcessUtilizationSample_t){.pid = list[at].pid,
+                                                       .timeStamp = list[at].microseconds,
+                                                       .smUtil = list[at].utilization,
+                                                       .memUtil = list[at].memory_utilization};
     free(list);
     return status;
 }
@@ -85,14 +86,15 @@ API nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtil
     unsigned found = room / sizeof *list;
     status = found ? room_for(found, &info->processSamplesCount, info->procUtilArray) : NVML_ERROR_NOT_FOUND;
     for (unsigned at = 0; !status && at < found; at++)
-        info->procUtilArray[at] = (nvmlProcessUtilizationInfo_v1_t){
-            .timeStamp = list[at].microseconds, .pid = list[at].pid, .smUtil = list[at].utilisation,
-            .memUtil = list[at].memory_utilisation};
+        info->procUtilArray[at] = (nvmlProcessUtilizationInfo_v1_t){.timeStamp = list[at].microseconds,
+                                                                    .pid = list[at].pid,
+                                                                    .smUtil = list[at].utilization,
+                                                                    .memUtil = list[at].memory_utilization};
     free(list);
     return status;
 }
 
-/* ---- accounting: what each process used in all its life ---- */
+/* ---- accounting: what each process used in its lifetime ---- */
 API nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
 {
     LOOK(device, count);
@@ -118,10 +120,12 @@ API nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid, nvmlAccounti
     status = NVML_ERROR_NOT_FOUND;
     for (unsigned at = 0; at < room / sizeof *list; at++)
         if (list[at].pid == pid) {
-            *stats = (nvmlAccountingStats_t){
-                .gpuUtilization = list[at].utilisation, .memoryUtilization = list[at].memory_utilisation,
-                .maxMemoryUsage = list[at].most_memory, .time = list[at].milliseconds, .startTime = list[at].start,
-                .isRunning = list[at].running};
+            *stats = (nvmlAccountingStats_t){.gpuUtilization = list[at].utilization,
+                                             .memoryUtilization = list[at].memory_utilization,
+                                             .maxMemoryUsage = list[at].most_memory,
+                                             .time = list[at].milliseconds,
+                                             .startTime = list[at].start,
+                                             .isRunning = list[at].running};
             status = NVML_SUCCESS;
         }
     free(list);

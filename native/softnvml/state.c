@@ -1,12 +1,12 @@
-/* How a card stands: memory, utilisation, temperature, power, clocks, errors. */
+/* A GPU's state: memory, utilization, temperature, power, clocks, errors. */
 #include "softnvml.h"
 
-#define GETTER(function, type, expression)          \
-    API function(nvmlDevice_t device, type *answer) \
-    {                                               \
-        LOOK(device, answer);                       \
-        *answer = (type)(expression);               \
-        return NVML_SUCCESS;                        \
+#define GETTER(function, type, expression)                                                                             \
+    API function(nvmlDevice_t device, type *answer)                                                                    \
+    {                                                                                                                  \
+        LOOK(device, answer);                                                                                          \
+        *answer = (type)(expression);                                                                                  \
+        return NVML_SUCCESS;                                                                                           \
     }
 
 /* ---- memory ---- */
@@ -22,11 +22,12 @@ API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
     LOOK(device, memory);
     if (memory->version != nvmlMemory_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    *memory = (nvmlMemory_v2_t){memory->version, card->facts.memory, 0, card->facts.memory - reading.used, reading.used};
+    *memory = (nvmlMemory_v2_t){memory->version, card->facts.memory, 0, card->facts.memory - reading.used,
+                                reading.used};
     return NVML_SUCCESS;
 }
 
-/* The window through which the host sees the memory: a megabyte of it is always taken. */
+/* The window through which the host sees the memory: one megabyte of it is always in use. */
 API nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
     LOOK(device, memory);
@@ -38,17 +39,17 @@ API nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 API nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates)
 {
     LOOK(device, rates);
-    *rates = (nvmlUtilization_t){reading.utilisation, reading.memory_utilisation};
+    *rates = (nvmlUtilization_t){reading.utilization, reading.memory_utilization};
     return NVML_SUCCESS;
 }
 
-#define UNUSED_ENGINE(function)                                                \
-    API function(nvmlDevice_t device, unsigned *utilisation, unsigned *period) \
-    {                                                                          \
-        LOOK(device, utilisation && period ? utilisation : 0);                 \
-        *utilisation = 0;                                                      \
-        *period = 1000000;                                                     \
-        return NVML_SUCCESS;                                                   \
+#define UNUSED_ENGINE(function)                                                                                        \
+    API function(nvmlDevice_t device, unsigned *utilization, unsigned *period)                                         \
+    {                                                                                                                  \
+        LOOK(device, utilization && period ? utilization : 0);                                                         \
+        *utilization = 0;                                                                                              \
+        *period = 1000000;                                                                                             \
+        return NVML_SUCCESS;                                                                                           \
     }
 UNUSED_ENGINE(nvmlDeviceGetEncoderUtilization)
 UNUSED_ENGINE(nvmlDeviceGetDecoderUtilization)
@@ -60,7 +61,7 @@ API nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t count
     return NVML_SUCCESS;
 }
 GETTER(nvmlDeviceGetPcieReplayCounter, unsigned, 0)
-/* A card at rest lets its link rest. */
+/* An idle GPU reduces its link speed. */
 GETTER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, reading.performance_state ? 1 : card->facts.pcie_generation)
 
 /* ---- temperature and power ---- */
@@ -122,7 +123,8 @@ API nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *
 }
 
 /* ---- clocks ---- */
-static nvmlReturn_t pick_clock(nvmlClockType_t type, unsigned graphics, unsigned memory, unsigned video, unsigned *clock)
+static nvmlReturn_t pick_clock(nvmlClockType_t type, unsigned graphics, unsigned memory, unsigned video,
+                               unsigned *clock)
 {
     switch (type) {
     case NVML_CLOCK_GRAPHICS:
@@ -133,11 +135,11 @@ static nvmlReturn_t pick_clock(nvmlClockType_t type, unsigned graphics, unsigned
     }
 }
 
-#define CLOCK(function, source)                                                                                     \
-    API function(nvmlDevice_t device, nvmlClockType_t type, unsigned *clock)                                        \
-    {                                                                                                               \
-        LOOK(device, clock);                                                                                        \
-        return pick_clock(type, source.clock_graphics, source.clock_memory, source.clock_video, clock);             \
+#define CLOCK(function, source)                                                                                        \
+    API function(nvmlDevice_t device, nvmlClockType_t type, unsigned *clock)                                           \
+    {                                                                                                                  \
+        LOOK(device, clock);                                                                                           \
+        return pick_clock(type, source.clock_graphics, source.clock_memory, source.clock_video, clock);                \
     }
 CLOCK(nvmlDeviceGetClockInfo, reading)
 CLOCK(nvmlDeviceGetMaxClockInfo, card->facts)
@@ -166,7 +168,7 @@ API nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t polic
     return NVML_SUCCESS;
 }
 
-/* One memory clock, and for it steps of 15 MHz from the highest down, as cards have them. */
+/* One memory clock, and for it steps of 15 MHz from the highest down, as on real GPUs. */
 API nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned *count, unsigned *clocks)
 {
     LOOK(device, count);
@@ -187,7 +189,7 @@ API nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned memory, u
     return status;
 }
 
-/* Of what others buffer, the newest. */
+/* Where real GPUs buffer several samples, only the newest. */
 API nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long newer,
                          nvmlValueType_t *value_type, unsigned *count, nvmlSample_t *samples)
 {
@@ -195,8 +197,8 @@ API nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned 
     unsigned value;
     switch (type) {
     case NVML_TOTAL_POWER_SAMPLES: value = reading.power; break;
-    case NVML_GPU_UTILIZATION_SAMPLES: value = reading.utilisation; break;
-    case NVML_MEMORY_UTILIZATION_SAMPLES: value = reading.memory_utilisation; break;
+    case NVML_GPU_UTILIZATION_SAMPLES: value = reading.utilization; break;
+    case NVML_MEMORY_UTILIZATION_SAMPLES: value = reading.memory_utilization; break;
     case NVML_PROCESSOR_CLK_SAMPLES: value = reading.clock_graphics; break;
     case NVML_MEMORY_CLK_SAMPLES: value = reading.clock_memory; break;
     default: return NVML_ERROR_NOT_SUPPORTED;
@@ -204,7 +206,7 @@ API nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned 
     if (reading.microseconds <= newer)
         return NVML_ERROR_NOT_FOUND;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
-    if (!samples) { /* the question how many */
+    if (!samples) { /* the caller asks only for the count */
         *count = 1;
         return NVML_SUCCESS;
     }
@@ -233,7 +235,7 @@ API nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type,
     return NVML_SUCCESS;
 }
 
-/* Every error that was asked for is one of the card's memory. */
+/* Every injected error is an error of the GPU's memory. */
 API nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter,
                                     nvmlMemoryLocation_t location, unsigned long long *count)
 {
@@ -247,7 +249,7 @@ API nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t t
     return NVML_SUCCESS;
 }
 
-/* From compute capability 8.0 rows are remapped; before, pages were retired. */
+/* From compute capability 8.0 on, rows are remapped; before, pages were retired. */
 API nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                               unsigned *failed)
 {
@@ -269,7 +271,7 @@ API nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_
     return NVML_SUCCESS;
 }
 
-/* ---- what may be set ---- */
+/* ---- settings ---- */
 static nvmlReturn_t set(nvmlDevice_t device, enum watch_what what, unsigned value)
 {
     LOOK(device, &cards);
@@ -285,7 +287,10 @@ API nvmlDeviceSetAccountingMode(nvmlDevice_t device, nvmlEnableState_t mode)
 {
     return mode > NVML_FEATURE_ENABLED ? NVML_ERROR_INVALID_ARGUMENT : set(device, WATCH_ACCOUNTING_MODE, mode);
 }
-API nvmlDeviceClearAccountingPids(nvmlDevice_t device) { return set(device, WATCH_CLEAR_ACCOUNTS, 0); }
+API nvmlDeviceClearAccountingPids(nvmlDevice_t device)
+{
+    return set(device, WATCH_CLEAR_ACCOUNTS, 0);
+}
 API nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned limit)
 {
     return set(device, WATCH_POWER_LIMIT, limit);

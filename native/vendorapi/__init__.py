@@ -1,1 +1,1 @@
-"""Vendors' C interfaces as data, and libraries that are completed from them."""
+"""Vendors' C interfaces as data, and the generator that completes our libraries from them."""

@@ -1,11 +1,11 @@
-"""What a vendor's header declares: functions with their signatures, as the C preprocessor shows them.
+"""The functions that a vendor's header declares, read from the output of the C preprocessor.
 
 The headers come as wheels and stay out of this repository.
 """
 
 import re
 import subprocess
-import sysconfig
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,39 +38,43 @@ class Function:
 
     @property
     def prototype(self) -> str:
-        """Its declaration as one that a library exports."""
+        """The declaration with which a library exports it."""
         return f"EXPORT {self.result} {self.symbol}({self.declarations})"
 
 
 def find_include(header: str, wheel: str) -> Path:
-    """Where a header's wheel is installed in this Python."""
-    found = sorted(Path(sysconfig.get_path("purelib"), "nvidia").glob(f"*/include/{header}"))
+    """Return the directory of a header that a wheel installed for this Python.
+
+    pip adds its build environment to the module search path and leaves the installation's own directories as they
+    are, so the path is searched, in order.
+    """
+    found = [file for entry in sys.path for file in sorted(Path(entry, "nvidia").glob(f"*/include/{header}"))]
     if not found:
         raise SystemExit(f"{header} not found: pip install {wheel}")
-    return found[-1].parent
+    return found[0].parent
 
 
-def preprocess(compiler: str, include: Path, preamble: str) -> str:
-    """The text that a compiler would see."""
-    command = [compiler, "-E", "-P", "-x", "c", f"-I{include}", "-"]
+def preprocess(compiler: str, include: tuple[Path, ...], preamble: str) -> str:
+    """Return the preprocessed text."""
+    command = [compiler, "-E", "-P", "-x", "c", *(f"-I{each}" for each in include), "-"]
     return subprocess.run(command, input=preamble, capture_output=True, text=True, check=True).stdout
 
 
 def read_functions(text: str, result: str, prefix: str) -> dict[str, Function]:
-    """The functions that return `result` and whose names begin with `prefix` and a capital."""
+    """Return the functions that return `result` and whose names begin with `prefix` and a capital letter."""
     prototype = re.compile(rf"\b{result}\s+({prefix}[A-Z]\w*)\s*\(([^;]*?)\)\s*;")
     return {name: Function(result, name, read_parameters(body)) for name, body in prototype.findall(text)}
 
 
 def read_parameters(text: str) -> tuple[Parameter, ...]:
-    """The parameters between the parentheses of a declaration."""
+    """Parse the parameters between the parentheses of a declaration."""
     if text.strip() in ("", "void"):
         return ()
     return tuple(_parameter(" ".join(part.split())) for part in _split(text))
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas, but not at those inside a function pointer's own parameters."""
+    """Split at commas, except for those inside a function pointer's own parameters."""
     parts, depth = [""], 0
     for char in text:
         depth += (char == "(") - (char == ")")

@@ -1,6 +1,6 @@
-# Libraries in the place of a vendor's. What their authors do not write is generated from the vendor's header.
+# Libraries that take the place of a vendor's. Functions not written by hand are generated from the vendor's header.
 
-# vendor_header(API): finds the header that native/API reads; sets API_INCLUDE and API_GENERATOR.
+# vendor_header(API): find the header that native/API reads; sets API_INCLUDE and API_GENERATOR.
 function(vendor_header api)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -m ${api} include
@@ -12,7 +12,7 @@ function(vendor_header api)
 endfunction()
 
 # vendor_library(TARGET API SONAME FOLDER COVERAGE [WRAP] SOURCES...): a library SONAME in FOLDER, completed and described
-# by the generator. What is not written refuses, or with WRAP passes on to the vendor's library.
+# by the generator. Generated functions return an error or, with WRAP, forward to the vendor's library.
 function(vendor_library name api soname folder coverage)
   cmake_parse_arguments(PARSE_ARGV 5 arg "WRAP" "" "")
   add_library(${name}-objects OBJECT ${arg_UNPARSED_ARGUMENTS})
@@ -33,7 +33,7 @@ function(vendor_library name api soname folder coverage)
   add_library(${name} SHARED $<TARGET_OBJECTS:${name}-objects> ${rest})
   target_include_directories(${name} PRIVATE ${api} ${CMAKE_CURRENT_BINARY_DIR})
   target_include_directories(${name} SYSTEM PRIVATE ${${api}_INCLUDE})
-  # Its own calls stay inside, whatever else is loaded under the same names.
+  # Calls within the library stay inside it, even if another library exports the same names.
   target_link_options(${name} PRIVATE -Wl,-Bsymbolic -Wl,-z,defs -Wl,-soname,${soname})
   target_link_libraries(${name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} m)
   set_target_properties(${name} PROPERTIES
@@ -43,7 +43,7 @@ function(vendor_library name api soname folder coverage)
   install(FILES ${described} DESTINATION ${MILLIGPU_NATIVE_DIR}/${folder} RENAME ${coverage})
 endfunction()
 
-# cuda_library(NAME [WRAP] SOURCES...): a libcuda.so.1 in a folder of its own.
+# cuda_library(NAME [WRAP] SOURCES...): a libcuda.so.1 in its own directory.
 function(cuda_library name)
   vendor_library(${name} cudaapi libcuda.so.1 ${name} coverage.json ${ARGN} cudaapi/find.c)
 endfunction()

@@ -1,7 +1,7 @@
-"""HTTP around the handlers, in the service's own event loop: a parser, and nothing between it and the handler.
+"""The HTTP server of every program: extender, webhook and the agent's pages, in the program's own event loop.
 
-kube-scheduler asks one question after the other and waits for each answer: what a server adds to a request is added
-to every pod. So there are no threads, no middleware and no header that nobody reads.
+kube-scheduler sends one request after the other and waits for each answer, so the server's own time is added to
+every pod. This one is a parser with nothing between it and the handlers: no threads, no middleware.
 """
 
 import asyncio
@@ -19,67 +19,137 @@ import msgspec
 import structlog
 
 from milligpu.model.errors import BadFormat, BadRequest
-from milligpu.scheduler.handback import Handback
 
-_JSON = b"application/json"
-_TEXT = b"text/plain; charset=utf-8"
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
 STANDBY = 503
-_TOO_LARGE = 413
-# What a head may have beside the body: as much as Go's own server allows.
+_NOT_FOUND, _NOT_ALLOWED, _TOO_LARGE, _FAILED = 404, 405, 413, 500
+# Request line and headers; Go's server allows as much.
 _HEAD_MAX = 1 << 20
-# A kube-scheduler and a few API servers have some tens of connections; more would only take our descriptors.
+# A kube-scheduler and a few API servers have some tens of connections; more would only use up file descriptors.
 _CONNECTIONS_MAX = 1024
-# Longer than any request to the API server: what is under way gets its answer.
-_FAREWELL_S = 5.0
+# Longer than any request to the API server, so that requests in progress are answered before the server closes.
+_CLOSE_S = 5.0
+# Idle connections that Go's http.Transport keeps for each host by default: kube-scheduler uses one for filter, and
+# has one for the next bind.
+CLIENT_IDLE_MAX = 2
+# Longer than the time between two binds of a burst.
+DELAY_MAX_S = 0.05
 
 log = structlog.get_logger()
 
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """What a handler of GET returns."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+def text_response(text: str, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, text.encode())
+
+
+def json_response(document: object) -> HttpResponse:
+    return HttpResponse(200, msgspec.json.encode(document), JSON)
+
+
 Post = Callable[[bytes], Awaitable[tuple[int, bytes]]]
-"""Body in, status and body out."""
-Get = Callable[[], tuple[int, str]]
+"""Takes a body; returns a status and a body of JSON."""
+Get = Callable[[], Awaitable[HttpResponse]]
 
 
-class Routes:
-    """Paths and what answers them. Nothing that comes in brings the service down."""
+class HttpRoutes:
+    """Paths and their handlers. An exception in a handler becomes an error answer; it never ends the service."""
 
     def __init__(
-        self, post: Mapping[str, Post], get: Mapping[str, Get], body_max: int, overlapping: Collection[str] = ()
+        self,
+        *,
+        post: Mapping[str, Post] | None = None,
+        get: Mapping[str, Get] | None = None,
+        body_max: int = 0,
+        overlapping: Collection[str] = (),
     ) -> None:
-        """`overlapping` are paths that one client asks several questions at once of; see `handback`."""
+        """`overlapping` are paths to which one client sends several requests at once; see `ConnectionReuse`."""
+        self._post = {path.encode(): handler for path, handler in (post or {}).items()}
+        self._get = {path.encode(): handler for path, handler in (get or {}).items()}
         self._overlapping = frozenset(path.encode() for path in overlapping)
-        self._post = {path.encode(): handler for path, handler in post.items()}
-        self._get = {path.encode(): handler for path, handler in get.items()}
         self.body_max = body_max
 
     def overlaps(self, path: bytes) -> bool:
-        """Whether answers may wait for the next question."""
         return path in self._overlapping
 
-    async def answer(self, method: bytes, path: bytes, body: bytes) -> tuple[int, bytes, bytes]:
-        """Status, kind and body of the answer to one request."""
-        if method == b"POST" and path in self._post:
-            status, found = await self._posted(path, body)
-            return status, _JSON, found
-        if method == b"GET" and path in self._get:
-            status, text = self._get[path]()
-            return status, _TEXT, text.encode()
-        return 404, _TEXT, b"not found\n"
-
-    async def _posted(self, path: bytes, body: bytes) -> tuple[int, bytes]:
-        if len(body) > self.body_max:
-            return _TOO_LARGE, error_body("the body is too large")
+    async def answer(self, method: bytes, path: bytes, body: bytes) -> HttpResponse:
         try:
-            return await self._post[path](body)
+            if method == b"POST" and path in self._post:
+                if len(body) > self.body_max:
+                    return _error(_TOO_LARGE, "the body is too large")
+                status, found = await self._post[path](body)
+                return HttpResponse(status, found, JSON)
+            if method == b"GET" and path in self._get:
+                return await self._get[path]()
         except (BadFormat, BadRequest) as error:
-            return 400, error_body(error.message)
+            return _error(400, error.message)
         except Exception as error:
-            log.exception("a request failed", path=path.decode())
-            return 500, error_body(f"{type(error).__name__}: {error}")
+            log.exception("Request failed", path=path.decode(errors="replace"))
+            return _error(_FAILED, f"{type(error).__name__}: {error}")
+        if path in self._post or path in self._get:
+            return text_response("method not allowed\n", _NOT_ALLOWED)
+        return text_response("not found\n", _NOT_FOUND)
 
 
 def error_body(message: str) -> bytes:
-    """The extender protocol's way to say what went wrong."""
+    """Encode an error as kube-scheduler's extender protocol does."""
     return msgspec.json.encode({"Error": message})
+
+
+def _error(status: int, message: str) -> HttpResponse:
+    return HttpResponse(status, error_body(message), JSON)
+
+
+class ConnectionReuse:
+    """Delays answers so that the client keeps its connections.
+
+    Go's HTTP client keeps two idle connections to a host and closes others. When binds overlap, kube-scheduler
+    would open a connection for most of them, each with a TLS handshake. So an answer that would leave a third
+    connection idle waits for the next such request, for at most `DELAY_MAX_S`. The pod is already bound by then;
+    only the answer is late. `bench/scheduler.py --reuse` measures what this saves.
+    """
+
+    def __init__(self) -> None:
+        self.connections = 0
+        """How many connections have sent a POST."""
+        self._busy = 0
+        self._delayed: deque[asyncio.Future[None]] = deque()
+
+    def begin(self) -> None:
+        """Count a request that arrived, and release the answers that waited for it."""
+        self._busy += 1
+        while self._delayed and self.connections - self._busy < CLIENT_IDLE_MAX:
+            self._release(self._delayed.popleft())
+
+    async def end(self) -> None:
+        """Wait until the answer to a request should be sent."""
+        if self.connections - self._busy < CLIENT_IDLE_MAX:
+            self._busy -= 1
+            return
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        self._delayed.append(answer)
+        timer = loop.call_later(DELAY_MAX_S, self._release, answer)
+        try:
+            await answer
+        finally:
+            timer.cancel()
+            if answer.cancelled():
+                self._busy -= 1
+
+    def _release(self, answer: "asyncio.Future[None]") -> None:
+        if not answer.done():
+            answer.set_result(None)
+            self._busy -= 1
 
 
 @dataclass(slots=True)
@@ -88,16 +158,16 @@ class _Request:
     path: bytes
     body: bytes
     last: bool
-    """Whether the client wants no further answer on this connection."""
+    """Whether the client closes the connection after the answer."""
 
 
 class _Connection(asyncio.Protocol):
-    """One client: requests are answered in the order in which they came."""
+    """One client; its requests are answered in order."""
 
-    def __init__(self, routes: Routes, open_: "set[_Connection]", handback: Handback) -> None:
+    def __init__(self, routes: HttpRoutes, open_: "set[_Connection]", reuse: ConnectionReuse) -> None:
         self._routes = routes
         self._open = open_
-        self._handback = handback
+        self._reuse = reuse
         self._posts = False
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
@@ -107,7 +177,7 @@ class _Connection(asyncio.Protocol):
         self._waiting: deque[_Request] = deque()
         self.answering: asyncio.Task[None] | None = None
 
-    # -- the transport's calls ---------------------------------------------------------------------------------
+    # -- called by the transport -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -117,7 +187,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio calls it
         self._open.discard(self)
-        self._handback.connections -= self._posts
+        self._reuse.connections -= self._posts
         self._waiting.clear()
         self._transport = None
 
@@ -129,11 +199,11 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(400, "no other protocol is spoken here")
+            self._refuse(400, "protocol upgrades are not supported")
         except httptools.HttpParserError as error:
             self._refuse(400, str(error))
 
-    # -- the parser's calls ------------------------------------------------------------------------------------
+    # -- called by the parser ----------------------------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -147,7 +217,7 @@ class _Connection(asyncio.Protocol):
         self._waiting.append(_Request(self._parser.get_method(), path, b"".join(self._body), last))
         self._url, self._body, self._received = b"", [], 0
         if self.answering is None and self._transport is not None:
-            # What else the client sends waits in the kernel.
+            # Further requests wait in the socket's buffer.
             self._transport.pause_reading()
             self.answering = asyncio.get_running_loop().create_task(self._answer())
 
@@ -158,33 +228,34 @@ class _Connection(asyncio.Protocol):
             request = self._waiting.popleft()
             if not self._posts and request.method == b"POST":
                 self._posts = True
-                self._handback.connections += 1
+                self._reuse.connections += 1
             overlaps = self._routes.overlaps(request.path)
             if overlaps:
-                self._handback.begin()
-            status, kind, body = await self._routes.answer(request.method, request.path, request.body)
+                self._reuse.begin()
+            response = await self._routes.answer(request.method, request.path, request.body)
             if overlaps:
-                await self._handback.end()
-            # kube-scheduler keeps its connections: one that a standby answers must find its way to the leader.
-            self._write(status, kind, body, last=request.last or status == STANDBY)
+                await self._reuse.end()
+            # kube-scheduler keeps its connections: close a standby's, so that the next one may reach the leader.
+            self._write(response, last=request.last or response.status == STANDBY)
         self.answering = None
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _write(self, status: int, kind: bytes, body: bytes, *, last: bool) -> None:
+    def _write(self, response: HttpResponse, *, last: bool) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        head = _HEADS[status] + kind + b"\r\nContent-Length: %d\r\n" % len(body)
-        self._transport.write(head + (b"Connection: close\r\n\r\n" if last else b"\r\n") + body)
+        kind, length = response.content_type.encode(), len(response.body)
+        head = _HEADS[response.status] + kind + b"\r\nContent-Length: %d\r\n" % length
+        self._transport.write(head + (b"Connection: close\r\n\r\n" if last else b"\r\n") + response.body)
         if last:
             self.close()
 
     def _refuse(self, status: int, message: str) -> None:
-        """What cannot be read has no end: say so and hang up."""
-        self._write(status, _JSON, error_body(message), last=True)
+        """Close the connection, because the end of a request that cannot be parsed is unknown."""
+        self._write(_error(status, message), last=True)
 
     def close(self) -> None:
-        """Hang up once all is written."""
+        """Close the connection once everything is written."""
         self._waiting.clear()
         if self._transport is not None:
             self._transport.close()
@@ -194,15 +265,14 @@ _HEADS = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\nContent-Type: ".e
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """Files in PEM form; with `clients`, only who has a certificate of that authority is let in."""
+class TlsServerFiles:
+    """PEM files of a server; with `clients`, a client needs a certificate signed by that CA."""
 
     certificate: Path
     key: Path
     clients: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """As a server needs it."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(self.certificate, self.key)
         if self.clients is not None:
@@ -212,12 +282,14 @@ class Tls:
 
 
 @asynccontextmanager
-async def serving(routes: Routes, host: str, port: int, tls: ssl.SSLContext | None = None) -> AsyncGenerator[int]:
-    """Answer requests while the block runs, on the port that it is given; 0 takes any."""
+async def serving(
+    routes: HttpRoutes, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[int]:
+    """Serve while the block runs; yields the port, which the system chooses if `port` is 0."""
     connections: set[_Connection] = set()
-    handback = Handback()
+    reuse = ConnectionReuse()
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(routes, connections, handback), host, port, ssl=tls
+        lambda: _Connection(routes, connections, reuse), host, port, ssl=tls
     )
     try:
         yield server.sockets[0].getsockname()[1]
@@ -225,6 +297,6 @@ async def serving(routes: Routes, host: str, port: int, tls: ssl.SSLContext | No
         server.close()
         tasks = [each.answering for each in connections if each.answering is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=_FAREWELL_S)
+            await asyncio.wait(tasks, timeout=_CLOSE_S)
         for connection in tuple(connections):
             connection.close()

@@ -1,6 +1,6 @@
-"""What everybody holds at one moment, by four accounts: API server, agent, containers, scheduler service.
+"""Read the state of a cluster from four sources: API server, agent, containers and scheduler service.
 
-The containers' account is the kernel's: the mounts of their processes, and the limits page that they read.
+The containers' state comes from the kernel: the mounts of their processes, and the limits page that they read.
 """
 
 import json
@@ -17,28 +17,28 @@ from lightkube.resources.core_v1 import Pod
 
 from devcluster.api import list_in
 from devcluster.platform import GpuNode, SchedulerService
+from milligpu.agent.pod_processes import pod_uid_in_cgroup
 from milligpu.model import names
 from milligpu.model.errors import BadFormat
 from milligpu.model.grant import Grant
-from milligpu.node.processes import pod_of
 from milligpu.wire.grant import decode_grant
 from milligpu.wire.limits import decode_limits
 
 _TENANT = "/run/milligpu/tenant"
-_CARD = "/run/milligpu/softgpu/gpu"
-# A page that is just being written reads the next time.
+_GPU_SOCKET = "/run/milligpu/softgpu/gpu"
+# A page that the agent is writing can be read at the next attempt.
 _READ_TRIES = 3
 
 
-Share = tuple[str, int, int]
+LimitsLine = tuple[str, int, int]
 """GPU, milli and MiB."""
 End = tuple[str, int, str]
 """How a container ended: reason, exit code and message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A pod as the API server has it."""
+class ApiPod:
+    """A pod in the API server."""
 
     name: str
     uid: str
@@ -48,60 +48,60 @@ class Asked:
     message: str = ""
     grant: Grant | None = None
     running: bool = False
-    """Its container runs."""
+    """Whether its container runs."""
     ends: tuple[End, ...] = ()
     """How its container ended, now and last time."""
     waiting: str = ""
-    """Why its container does not run."""
+    """The reason why its container waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
-    """What the agent wrote down for one container."""
+class AttachmentRecord:
+    """The agent's record of one attachment."""
 
     uid: str
     grant: Grant
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a process really has."""
+class ProcessGpus:
+    """What a process in a container really has."""
 
     uid: str
-    cards: frozenset[int]
-    book: str
-    """The name of its tenant's folder; empty with a whole card."""
+    gpus: frozenset[int]
+    tenant: str
+    """The name of its tenant directory; empty with whole GPUs."""
     lost: bool
-    """Its folder is gone under it."""
-    shares: tuple[Share, ...]
-    """What its limits page says."""
+    """Whether its tenant directory was removed."""
+    shares: tuple[LimitsLine, ...]
+    """The contents of its limits page."""
 
 
 @dataclass(frozen=True, slots=True)
-class OnNode:
-    """The node's part."""
+class NodeState:
+    """The state of the node."""
 
-    books: Mapping[str, Book] = field(default_factory=dict[str, Book])
+    attachments: Mapping[str, AttachmentRecord] = field(default_factory=dict[str, AttachmentRecord])
     files: frozenset[str] = frozenset()
-    promised: frozenset[str] = frozenset()
-    held: frozenset[Held] = frozenset()
+    allocations: frozenset[str] = frozenset()
+    processes: frozenset[ProcessGpus] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """All accounts."""
+class Observation:
+    """The state of the cluster, from all four sources."""
 
-    pods: tuple[Asked, ...]
-    node: OnNode
+    pods: tuple[ApiPod, ...]
+    node: NodeState
     stages: Mapping[str, int]
 
 
-def asked(client: Client, namespace: str) -> tuple[Asked, ...]:
-    """All pods, in one answer: they were so at one moment."""
-    return tuple(_asked(each) for each in list_in(client, Pod, namespace))
+def read_pods(client: Client, namespace: str) -> tuple[ApiPod, ...]:
+    """Read all pods in one request, so that the result is consistent."""
+    return tuple(_read_pod(each) for each in list_in(client, Pod, namespace))
 
 
-def _asked(pod: Pod) -> Asked:
+def _read_pod(pod: Pod) -> ApiPod:
     assert pod.metadata is not None
     assert pod.spec is not None
     assert pod.status is not None
@@ -111,7 +111,7 @@ def _asked(pod: Pod) -> Asked:
     ended = [each.terminated for each in states if each and each.terminated]
     ends = tuple((each.reason or "", each.exitCode, each.message or "") for each in ended)
     now = states[0] if states else None
-    return Asked(
+    return ApiPod(
         name=pod.metadata.name or "",
         uid=pod.metadata.uid or "",
         phase=pod.status.phase or "",
@@ -126,26 +126,26 @@ def _asked(pod: Pod) -> Asked:
 
 
 def stages(service: SchedulerService) -> dict[str, int]:
-    """How many pods the scheduler service has in each stage."""
+    """Read how many pods the scheduler service counts in each stage."""
     text = httpx2.get(f"{service.url}/metrics", timeout=5).text
     lines = [line for line in text.splitlines() if line.startswith("milligpu_scheduler_pods{")]
     return {line.split('"')[1]: int(float(line.split()[-1])) for line in lines}
 
 
-def on_node(node: GpuNode) -> OnNode:
-    """The agent's books and what the containers have."""
+def read_node(node: GpuNode) -> NodeState:
+    """Read the agent's records and what the containers' processes have."""
     folder = node.node.folder
     cdi = (each.name for each in _listed(node.node.cdi_dir) if each.suffix == ".json")
-    return OnNode(
-        books=dict(_books(folder / "run/milligpu/containers")),
+    return NodeState(
+        attachments=dict(_read_attachments(folder / "run/milligpu/containers")),
         files=frozenset(name.removeprefix("milligpu-").removesuffix(".json") for name in cdi),
-        promised=frozenset(each.stem for each in _listed(folder / "var/lib/milligpu/promised")),
-        held=frozenset(_held(node.node.pod_cgroups)),
+        allocations=frozenset(each.stem for each in _listed(folder / "var/lib/milligpu/promised")),
+        processes=frozenset(_read_processes(node.node.pod_cgroups)),
     )
 
 
 def is_stranded(node: GpuNode, uid: str) -> bool:
-    """Whether the runtime has a container of the pod that was never started, and no sandbox to start it in."""
+    """Whether the runtime has a container of the pod that never started, and no sandbox to start it in."""
     of_pod = f'labels."io.kubernetes.pod.uid"=={uid}'
     kind = 'labels."io.cri-containerd.kind"'
     made, sandboxes, running = (
@@ -157,18 +157,18 @@ def is_stranded(node: GpuNode, uid: str) -> bool:
         )
     )
     if any(answer.returncode for answer in (made, sandboxes, running)):
-        return False  # the runtime is away
+        return False  # the runtime does not run
     alive = {*running.stdout.split()}
     return bool(made.stdout.split()) and not alive & {*made.stdout.split(), *sandboxes.stdout.split()}
 
 
-def common(a: OnNode, b: OnNode) -> OnNode:
-    """What was so in both looks, and so all the time between them: no name is ever used twice."""
-    return OnNode(
-        {name: book for name, book in a.books.items() if name in b.books},
+def common(a: NodeState, b: NodeState) -> NodeState:
+    """What both states have, and so did the time between them: no name is ever used twice."""
+    return NodeState(
+        {name: record for name, record in a.attachments.items() if name in b.attachments},
         a.files & b.files,
-        a.promised & b.promised,
-        a.held & b.held,
+        a.allocations & b.allocations,
+        a.processes & b.processes,
     )
 
 
@@ -178,17 +178,17 @@ def _listed(folder: Path) -> list[Path]:
     return []
 
 
-def _books(folder: Path) -> Iterator[tuple[str, Book]]:
+def _read_attachments(folder: Path) -> Iterator[tuple[str, AttachmentRecord]]:
     for entry in _listed(folder):
-        # One that is just being made or taken away has another name, or is gone when it is read.
+        # While the agent creates or removes an attachment, it has a hidden name or disappears.
         with suppress(OSError):
             if not entry.name.startswith("."):
                 raw: dict[str, Any] = json.loads((entry / "attachment.json").read_text())
-                yield entry.name, Book(raw["uid"], decode_grant(raw["grant"]))
+                yield entry.name, AttachmentRecord(raw["uid"], decode_grant(raw["grant"]))
 
 
-def _shares(file: Path) -> tuple[Share, ...]:
-    """What a limits page says; nothing where it does not read, which is not what anybody was granted."""
+def _shares(file: Path) -> tuple[LimitsLine, ...]:
+    """Read a limits page; empty if it cannot be read, which then differs from every grant."""
     for _ in range(_READ_TRIES):
         try:
             page = decode_limits(file.read_bytes())
@@ -198,26 +198,28 @@ def _shares(file: Path) -> tuple[Share, ...]:
     return ()
 
 
-def _held(cgroups: Path) -> Iterator[Held]:
+def _read_processes(cgroups: Path) -> Iterator[ProcessGpus]:
     for folder, _, _ in os.walk(cgroups):
-        uid = pod_of(folder.encode())
+        uid = pod_uid_in_cgroup(folder.encode())
         if uid is not None:
             with suppress(OSError):
                 for pid in (Path(folder) / "cgroup.procs").read_text().split():
-                    yield from _of_process(uid, Path("/proc", pid))
+                    yield from _read_process(uid, Path("/proc", pid))
 
 
-def _of_process(uid: str, process: Path) -> Iterator[Held]:
+def _read_process(uid: str, process: Path) -> Iterator[ProcessGpus]:
     with suppress(OSError):
         mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
         sources = {fields[4]: fields[3] for fields in mounts}
-        cards = frozenset(
-            int(inside.removeprefix(_CARD).removesuffix(".sock")) for inside in sources if inside.startswith(_CARD)
+        gpus = frozenset(
+            int(inside.removeprefix(_GPU_SOCKET).removesuffix(".sock"))
+            for inside in sources
+            if inside.startswith(_GPU_SOCKET)
         )
-        if not cards:
+        if not gpus:
             return  # the pod's sandbox
         source = sources.get(_TENANT, "")
         lost = source.endswith("//deleted")
         shares = _shares(process / "root" / _TENANT[1:] / "limits") if source else ()
         name = Path(source.removesuffix("//deleted")).parent.name.removeprefix(".") if source else ""
-        yield Held(uid, cards, name, lost, shares)
+        yield ProcessGpus(uid, gpus, name, lost, shares)

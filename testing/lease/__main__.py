@@ -1,39 +1,39 @@
-"""Run all cases under our policy and under the rules of others, and print a table."""
+"""Run all cases under our policy and under those of other projects, and print a table."""
 
 import argparse
 from functools import partial
 
-from bench.lease.cases import CASES, LATENCY_ALONE, LATENCY_BESIDE, Case, Outcome, PolicyMaker, run
-from bench.lease.clients import Requests
-from bench.lease.clock import MS
-from bench.lease.lease import Lease
-from bench.lease.peers import BLOCKS, Free, Gemini, Hami
+from testing.lease.cases import CASES, LATENCY_ALONE, LATENCY_SHARED, Case, Outcome, PolicyMaker, run
+from testing.lease.clients import Requests
+from testing.lease.clock import MS
+from testing.lease.lease import Lease
+from testing.lease.peers import BLOCKS, Free, Gemini, Hami
 
-RULES: dict[str, PolicyMaker] = {
+POLICIES: dict[str, PolicyMaker] = {
     "ours": lambda clock, _gpu, tenants: Lease(clock, tenants),
     "Gemini": lambda clock, _gpu, tenants: Gemini(clock, tenants),
     "HAMi": Hami,
     "none": lambda _clock, _gpu, _tenants: Free(),
 }
-"""By name: who may launch when."""
-ALL = (*CASES, LATENCY_ALONE, LATENCY_BESIDE)
+"""Policies by name: each decides which process may launch when."""
+ALL = (*CASES, LATENCY_ALONE, LATENCY_SHARED)
 
 
-def measure(case: Case, rule: PolicyMaker, seconds: int) -> str:
-    """Error in points and idle time in percent."""
-    result = run(case, rule, seconds=seconds)
+def measure(case: Case, policy: PolicyMaker, seconds: int) -> str:
+    """Return the error in percentage points and the idle time in percent."""
+    result = run(case, policy, seconds=seconds)
     return f"{result.error:.2f} / {max(result.idle, 0):.2f}"
 
 
-def latency(case: Case, rule: PolicyMaker, seconds: int) -> str:
-    """The 99th percentile in milliseconds, and what the training got of the rest."""
-    result = run(case, rule, seconds=seconds)
+def latency(case: Case, policy: PolicyMaker, seconds: int) -> str:
+    """Return the 99th percentile in milliseconds, and the training's part of the remaining time."""
+    result = run(case, policy, seconds=seconds)
     rest = f", {100 * result.shares[1] / (100 - result.shares[0]):.0f} %" if len(result.shares) > 1 else ""
     return f"{p99(result) / MS:.2f} ms{rest}"
 
 
 def p99(result: Outcome) -> int:
-    """Of the requests' latencies, in nanoseconds."""
+    """The 99th percentile of the requests' latencies, in nanoseconds."""
     process = result.tenants[0].processes[0]
     assert isinstance(process, Requests)
     latencies = sorted(process.latencies)
@@ -41,27 +41,26 @@ def p99(result: Outcome) -> int:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.lease", description=__doc__)
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
+    parser = argparse.ArgumentParser(prog="python -m testing.lease", description=__doc__)
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument(
-        "--seconds", type=int, default=22, help="virtual time of each case; the first 2 do not count"
+        "--seconds", type=int, default=22, help="Virtual seconds per case; the first 2 are not measured."
     )
     parser.add_argument("--cases", nargs="+", choices=[case.name for case in ALL], metavar="NAME")
     parser.add_argument(
-        "--blocks", type=int, default=BLOCKS, help="of each kernel, which is what HAMi's rule charges"
+        "--blocks", type=int, default=BLOCKS, help="Blocks of each kernel; HAMi's policy charges by this number."
     )
     options = parser.parse_args()
-    rules = {**RULES, "HAMi": partial(Hami, blocks=options.blocks)}
-    print("| case |", " | ".join(options.rules), "|")
-    print("|---|" + "---|" * len(options.rules))
+    policies = {**POLICIES, "HAMi": partial(Hami, blocks=options.blocks)}
+    print("| case |", " | ".join(options.policies), "|")
+    print("|---|" + "---|" * len(options.policies))
     for case in ALL:
         if options.cases and case.name not in options.cases:
             continue
         column = measure if case in CASES else latency
         print(f"| {case.name} |", end="", flush=True)
-        for rule in options.rules:
-            print(f" {column(case, rules[rule], options.seconds)} |", end="", flush=True)
+        for policy in options.policies:
+            print(f" {column(case, policies[policy], options.seconds)} |", end="", flush=True)
         print()
 
 

@@ -1,12 +1,12 @@
-"""What is compared: tenants, their work, what each should get, and the worst window of ten seconds."""
+"""The measured cases: tenants, their work, and the share that each should get in any window of ten seconds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bench.lease.clients import Policy, Process, Requests, Synchronous, Tenant, Training, about, graph
-from bench.lease.clock import MS, US, Clock, S
-from bench.lease.gpu import BUCKET, Gpu
+from testing.lease.clients import Policy, Process, Requests, Synchronous, Tenant, Training, about, graph
+from testing.lease.clock import MS, US, Clock, S
+from testing.lease.gpu import BUCKET, Gpu
 
 Start = Callable[[Clock, Gpu, Policy, Tenant, int], Process]
 PolicyMaker = Callable[[Clock, Gpu, list[Tenant]], Policy]
@@ -19,13 +19,12 @@ class Case:
     name: str
     shares: Sequence[float]
     work: Sequence[Sequence[Start]]
-    """Of each tenant: its processes."""
-    wanted: Sequence[float] = ()
+    """The processes of each tenant."""
+    expected: Sequence[float] = ()
     limits: Sequence[float] = ()
     priorities: Sequence[int] = ()
 
     def tenants(self) -> list[Tenant]:
-        """New ones."""
         count = len(self.shares)
         limits, priorities = self.limits or (1.0,) * count, self.priorities or (0,) * count
         return [Tenant(i, self.shares[i], limits[i], priorities[i]) for i in range(count)]
@@ -33,11 +32,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it, in percent of GPU time."""
+    """The result of a case, in percent of GPU time."""
 
     shares: list[float]
     error: float
-    """The largest difference to what was wanted in any window, in points."""
+    """The largest difference from the expected share in any window, in percentage points."""
     idle: float
     tenants: list[Tenant]
     policy: Policy
@@ -52,7 +51,6 @@ GRAPHS: Start = partial(Training, work=graph(32, 5 * MS))
 
 
 def synchronous(duration: int, gap: int) -> Start:
-    """A synchronous client."""
     return partial(Synchronous, work=about(duration), gap=gap)
 
 
@@ -65,7 +63,7 @@ def run(
     seed: int = 1,
     during: Callable[[Clock, Policy, list[Tenant]], None] | None = None,
 ) -> Outcome:
-    """Let a case happen under a policy."""
+    """Run a case under a policy."""
     clock, tenants = Clock(), case.tenants()
     gpu = Gpu(clock, len(tenants))
     policy = maker(clock, gpu, tenants)
@@ -77,8 +75,8 @@ def run(
         during(clock, policy, tenants)
     clock.run(seconds * S)
     windows = [sliding(gpu.buckets[tenant.number], warm, seconds) for tenant in tenants]
-    wanted = case.wanted or case.shares
-    error = max(abs(100 * wanted[i] - share) for i, window in enumerate(windows) for share in window)
+    expected = case.expected or case.shares
+    error = max(abs(100 * expected[i] - share) for i, window in enumerate(windows) for share in window)
     means = [sum(window) / len(window) for window in windows]
     return Outcome(means, error, 100 - sum(means), tenants, policy)
 
@@ -109,10 +107,10 @@ CASES = (
         "on and off",
         (0.5, 0.5),
         ([train(MS, rhythm=(S, S // 2))], [train(MS)]),
-        wanted=(0.25, 0.75),
+        expected=(0.25, 0.75),
     ),
     Case("fixed 70/30", (0.7, 0.3), ([train(MS)], [train(MS)]), limits=(0.7, 0.3)),
-    Case("fixed 30 alone", (0.3, 0.7), ([train(MS)], []), limits=(0.3, 0.7), wanted=(0.3, 0)),
+    Case("fixed 30 alone", (0.3, 0.7), ([train(MS)], []), limits=(0.3, 0.7), expected=(0.3, 0)),
     Case("70/30, both wait for every 10 ms", (0.7, 0.3), ([synchronous(10 * MS, 0)],) * 2),
     Case("synchronous, 1 ms and 0.2 ms gaps", (0.5, 0.5), ([synchronous(MS, 200 * US)], [train(MS)])),
     Case("synchronous, 0.1 ms and 0.2 ms gaps", (0.5, 0.5), ([synchronous(MS // 10, 200 * US)], [train(MS)])),
@@ -120,4 +118,4 @@ CASES = (
 
 REQUESTS: Start = partial(Requests, load=0.3)
 LATENCY_ALONE = Case("requests alone", (0.5,), ([REQUESTS],), priorities=(1,))
-LATENCY_BESIDE = Case("requests beside training", (0.5, 0.5), ([REQUESTS], [train(MS)]), priorities=(1, 0))
+LATENCY_SHARED = Case("requests beside training", (0.5, 0.5), ([REQUESTS], [train(MS)]), priorities=(1, 0))

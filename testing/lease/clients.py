@@ -1,4 +1,4 @@
-"""What tenants do: train without pause, call synchronously, answer requests."""
+"""Programs of tenants: train without pause, call synchronously, answer requests."""
 
 import random
 from collections import deque
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bench.lease.clock import MS, US, Clock
-from bench.lease.gpu import Context, Gpu
+from testing.lease.clock import MS, US, Clock
+from testing.lease.gpu import Context, Gpu
 
-# What a launch costs its thread, and a thread to notice that the GPU is done.
+# The time that a launch takes its thread, and that a thread needs to notice the end of GPU work.
 LAUNCH = 4 * US
 NOTICE = 10 * US
-# As deep as a driver's queue.
+# The depth of a driver's queue.
 DEEPEST = 1024
 
 Durations = Callable[[random.Random], list[int]]
@@ -21,7 +21,7 @@ Durations = Callable[[random.Random], list[int]]
 
 @dataclass(slots=True)
 class Tenant:
-    """One container, and what it was promised."""
+    """One container and its share."""
 
     number: int
     share: float
@@ -31,22 +31,22 @@ class Tenant:
 
 
 class Policy(Protocol):
-    """Who may launch when."""
+    """Decides which process may launch when."""
 
     def allow(self, process: "Process") -> bool:
-        """May it launch now? If not, it is woken later."""
+        """Whether the process may launch now; if not, it is woken later."""
         ...
 
     def launched(self, process: "Process") -> None:
-        """It did."""
+        """Called after a launch."""
         ...
 
     def ended(self, process: "Process", duration: int) -> None:
-        """Its oldest launch ended on the GPU, having run this long."""
+        """Called when the oldest launch of the process ended on the GPU, after running for `duration`."""
         ...
 
-    def synchronised(self, process: "Process") -> None:
-        """It waits for the GPU to be done with all it launched."""
+    def synchronized(self, process: "Process") -> None:
+        """Called when the process waits for all its launches."""
         ...
 
 
@@ -59,7 +59,7 @@ class Process:
         self.launches = 0
         self.is_graph = False
         self.clock = clock
-        self.dice = random.Random(seed)
+        self.random = random.Random(seed)
         self.policy = policy
         self._blocked = False
         self._gpu = gpu
@@ -67,20 +67,20 @@ class Process:
         tenant.processes.append(self)
 
     def wake(self) -> None:
-        """The policy says: try again."""
+        """Let the process try again."""
         if self._blocked:
             self._blocked = False
             self.step()
 
     def step(self) -> None:
-        """Do the next thing."""
+        """Take the next step of the program."""
         raise NotImplementedError
 
     def on_end(self) -> None:
-        """One launch ended."""
+        """Called when a launch ended."""
 
     def launch(self, kernels: list[int]) -> bool:
-        """Try to; false: blocked until woken."""
+        """Launch if the policy allows; otherwise return False and wait to be woken."""
         if not self.policy.allow(self):
             self._blocked = True
             return False
@@ -130,7 +130,7 @@ class Training(Process):
         if self.outstanding >= DEEPEST:
             self._full = True
             return
-        self._next = self._next or self._work(self.dice)
+        self._next = self._next or self._work(self.random)
         if self.launch(self._next):
             self._next = None
             self.clock.after(LAUNCH, self.step)
@@ -142,7 +142,7 @@ class Training(Process):
 
 
 class Synchronous(Process):
-    """Launches, waits for the result, thinks for a gap, and again."""
+    """Launches, waits for the result, pauses for a gap, and repeats."""
 
     def __init__(
         self, clock: Clock, gpu: Gpu, policy: Policy, tenant: Tenant, seed: int, *, work: Durations, gap: int
@@ -153,8 +153,8 @@ class Synchronous(Process):
         clock.at(0, self.step)
 
     def step(self) -> None:
-        if self.launch(self._work(self.dice)):
-            self.policy.synchronised(self)
+        if self.launch(self._work(self.random)):
+            self.policy.synchronized(self)
 
     def on_end(self) -> None:
         self.clock.after(NOTICE + self._gap, self.step)
@@ -172,7 +172,7 @@ class Requests(Process):
         self._arrive_next()
 
     def _arrive_next(self) -> None:
-        self.clock.after(int(self.dice.expovariate(1 / self._between)), self._arrive)
+        self.clock.after(int(self.random.expovariate(1 / self._between)), self._arrive)
 
     def _arrive(self) -> None:
         self._arrived.append(self.clock.now)
@@ -190,7 +190,7 @@ class Requests(Process):
             if not self.launch([MS // 10]):
                 return
             self._left -= 1
-        self.policy.synchronised(self)
+        self.policy.synchronized(self)
 
     def on_end(self) -> None:
         if not self._left and not self.outstanding:
@@ -200,9 +200,9 @@ class Requests(Process):
 
 def about(duration: int, spread: float = 0.1) -> Durations:
     """Kernels of about this length."""
-    return lambda dice: [max(1, int(duration * dice.lognormvariate(-spread * spread / 2, spread)))]
+    return lambda rng: [max(1, int(duration * rng.lognormvariate(-spread * spread / 2, spread)))]
 
 
 def graph(kernels: int, duration: int) -> Durations:
-    """Graphs of so many kernels, together this long."""
-    return lambda _dice: [duration // kernels] * kernels
+    """Graphs of `kernels` kernels that take `duration` together."""
+    return lambda _rng: [duration // kernels] * kernels

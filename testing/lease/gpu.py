@@ -1,10 +1,10 @@
-"""A modelled GPU: contexts in slices of 2 ms, round robin; work of one context in order, cut at slices."""
+"""A modeled GPU: contexts in round-robin time slices of 2 ms; each context's work in order, preempted at slices."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.lease.clock import MS, Clock
+from testing.lease.clock import MS, Clock
 
 SLICE = 2 * MS
 BUCKET = 100 * MS
@@ -12,8 +12,6 @@ BUCKET = 100 * MS
 
 @dataclass(slots=True)
 class Job:
-    """A piece of work."""
-
     left: int
     done: Callable[[], None] | None
 
@@ -27,7 +25,7 @@ class Context:
 
 
 class Gpu:
-    """Whose work runs when, and how much of it each tenant had, in buckets of 100 ms."""
+    """Runs the contexts' work and counts each tenant's GPU time, in buckets of 100 ms."""
 
     def __init__(self, clock: Clock, tenants: int) -> None:
         self.buckets: list[dict[int, int]] = [{} for _ in range(tenants)]
@@ -38,12 +36,11 @@ class Gpu:
         self._running = False
 
     def context(self, tenant: int) -> Context:
-        """A new one."""
         self._contexts.append(Context(tenant))
         return self._contexts[-1]
 
     def submit(self, context: Context, duration: int, done: Callable[[], None] | None) -> None:
-        """Put work at the end of a context's queue."""
+        """Append work to a context's queue."""
         context.queue.append(Job(duration, done))
         if not self._running:
             self._dispatch()

@@ -1,42 +1,42 @@
 """Our policy in the simulation: the arbiter's and the library's C, with messages and wake-ups that take time.
 
-The library's keeper thread is mirrored here (`native/enforce/lease.c` does the same with events and futexes).
+The library's watcher thread is mirrored here (`native/enforce/lease.c` does the same with events and futexes).
 """
 
 import ctypes
 from collections import deque
 from dataclasses import dataclass, field
 
-from bench.lease import native
-from bench.lease.clients import NOTICE, Process, Tenant
-from bench.lease.clock import MS, US, Clock
+from testing.lease import native
+from testing.lease.clients import NOTICE, Process, Tenant
+from testing.lease.clock import MS, US, Clock
 
-# From a send to the arbiter's reaction, and from its wake-up to the woken thread's.
+# The delay from a message to the arbiter's reaction, and from its wake-up to the woken thread.
 MESSAGE = 50 * US
 WAKE = 30 * US
 STEP = 20 * US
 NEVER = (1 << 63) - 1
-FIXED, EQUAL, BEST_EFFORT = 1, 2, 3
+EQUAL, BEST_EFFORT = 2, 3
 HEARTBEAT_OLD = 200 * MS
 RUNS_ON, RUNNING_ON = 50 * MS, 250 * MS
 
 
 @dataclass(slots=True)
 class Library:
-    """What a process keeps."""
+    """The state of the limits library in one process."""
 
     process: Process
     pace: native.Pace = field(default_factory=native.Pace)
     estimates: native.Estimates = field(default_factory=native.Estimates)
     gaps: native.Gaps = field(default_factory=native.Gaps)
-    member: native.Member = field(default_factory=native.Member)
+    reported: native.Process = field(default_factory=native.Process)
     running: deque[tuple[int, bool]] = field(default_factory=deque[tuple[int, bool]])
-    """Of each piece: its estimate, and whether that is only a guess."""
+    """The estimate of each launch, and whether it is only a guess."""
     ended: int | None = None
     blocked: bool = False
     said: tuple[int, int] | None = None
     said_at: int = 0
-    foretold: int = 0
+    predicted_end: int = 0
     silent: bool = False
     look_at: int = NEVER
 
@@ -60,7 +60,7 @@ class Lease:
         self._slots(tenants)
 
     def configure(self, tenant: Tenant, policy: int = BEST_EFFORT) -> None:
-        """Tell the arbiter what a tenant may have."""
+        """Configure a tenant's share in the arbiter."""
         milli, limit = round(1000 * tenant.share), round(1000 * tenant.limit)
         self.core.lease_gpu_configure(
             ctypes.byref(self.gpu), tenant.number, policy, milli, limit, tenant.priority, self._clock.now
@@ -70,8 +70,8 @@ class Lease:
     def _slots(self, tenants: list[Tenant]) -> None:
         start = 0
         for tenant, words in zip(tenants, self._words, strict=True):
-            words.slot_start_us, words.slot_length_us = start, int(100_000 * tenant.share)
-            start += words.slot_length_us
+            words.time_slot_start_us, words.time_slot_length_us = start, int(100_000 * tenant.share)
+            start += words.time_slot_length_us
 
     # ---- the library ----
 
@@ -79,7 +79,7 @@ class Lease:
         if process not in self._libraries:
             found = self._libraries[process] = Library(process)
             self.gpu.tenants[process.tenant.number].present += 1
-            found.member.present = 1
+            found.reported.present = 1
         return self._libraries[process]
 
     def _until(self, library: Library) -> int:
@@ -94,15 +94,15 @@ class Lease:
         if library.ended is not None and not library.blocked:
             self.core.pace_gap(ctypes.byref(library.gaps), now - library.ended)
             library.ended = None
-        verdict, when = self._ask(library)
-        library.blocked = verdict != native.GO
-        if verdict == native.GO:
+        answer, when = self._ask(library)
+        library.blocked = answer != native.GO
+        if answer == native.GO:
             if not (library.said and library.said[0] & native.ACTIVE):
                 self._say(library, native.ACTIVE, now)
             return True
         if when < NEVER:
             self._clock.at(when + NOTICE, process.wake)
-        if verdict == native.OUTSIDE and (now >= self._until(library) or not library.pace.pieces):
+        if answer == native.OUTSIDE and (now >= self._until(library) or not library.pace.pieces):
             self._say_end(library)
         return False
 
@@ -112,11 +112,11 @@ class Lease:
         estimate = self._estimate(library)
         if self._alive():
             until = self._until(library)
-            verdict = self.core.pace_gate(pace, now, until, words.flags, estimate, ctypes.byref(when))
+            answer = self.core.pace_gate(pace, now, until, words.flags, estimate, ctypes.byref(when))
         else:
-            slot = words.slot_start_us, words.slot_length_us
-            verdict = self.core.pace_slot(pace, now, *slot, estimate, ctypes.byref(when))
-        return verdict, when.value
+            slot = words.time_slot_start_us, words.time_slot_length_us
+            answer = self.core.pace_slot(pace, now, *slot, estimate, ctypes.byref(when))
+        return answer, when.value
 
     def _estimate(self, library: Library) -> int:
         return self.core.pace_estimate(ctypes.byref(library.estimates), 1, 0)
@@ -149,7 +149,7 @@ class Lease:
             library.ended = self._clock.now
         self._look_later(library, self._clock.now + NOTICE)
 
-    def synchronised(self, process: Process) -> None:
+    def synchronized(self, process: Process) -> None:
         pass
 
     def _look_later(self, library: Library, when: int) -> None:
@@ -189,8 +189,8 @@ class Lease:
         left = self.core.pace_left(ctypes.byref(library.pace), now)
         if left > native.OVERLAP:
             return now + left - native.OVERLAP
-        library.foretold = now + left
-        self._say(library, native.ACTIVE | native.NEAR | native.SOON, library.foretold)
+        library.predicted_end = now + left
+        self._say(library, native.ACTIVE | native.NEAR | native.SOON, library.predicted_end)
         return NEVER
 
     def _say_end(self, library: Library) -> int:
@@ -198,23 +198,23 @@ class Lease:
         end = now + self.core.pace_left(ctypes.byref(library.pace), now)
         generation = self._words[library.process.tenant.number].generation & 0xFFFFFFFF
         said = library.said
-        foretold = said is not None and said[1] == generation and said[0] & native.NEAR and said[0] & native.ACTIVE
+        predicted = said is not None and said[1] == generation and said[0] & native.NEAR and said[0] & native.ACTIVE
         if self.core.pace_uncertain(ctypes.byref(library.pace), now):
-            return self._say_running_on(library, until, foretold=bool(foretold))
-        if not foretold and max(end, until) - now > native.OVERLAP:
-            return min(max(end, until) - native.OVERLAP, self._say_running_on(library, until, foretold=False))
+            return self._say_running_on(library, until, predicted=bool(predicted))
+        if not predicted and max(end, until) - now > native.OVERLAP:
+            return min(max(end, until) - native.OVERLAP, self._say_running_on(library, until, predicted=False))
         if library.pace.pieces:
-            if not foretold:
-                library.foretold = end
+            if not predicted:
+                library.predicted_end = end
                 self._say(library, native.ACTIVE | native.NEAR, end)
-        elif not foretold or abs((library.ended or library.pace.since) - library.foretold) > native.FORETOLD:
-            ended = now if not foretold else library.ended or library.pace.since
+        elif not predicted or abs((library.ended or library.pace.since) - library.predicted_end) > native.PREDICTED:
+            ended = now if not predicted else library.ended or library.pace.since
             self._say(library, native.ACTIVE | native.NEAR | native.DRAINED, ended)
         return now + STEP
 
-    def _say_running_on(self, library: Library, until: int, *, foretold: bool) -> int:
+    def _say_running_on(self, library: Library, until: int, *, predicted: bool) -> int:
         now = self._clock.now
-        if now < until + RUNS_ON and not foretold:
+        if now < until + RUNS_ON and not predicted:
             return until + RUNS_ON
         if now - library.said_at > RUNNING_ON:
             library.said = None
@@ -247,7 +247,7 @@ class Lease:
 
         def hear() -> None:
             if self.died is None:
-                arguments = (ctypes.byref(library.member), ctypes.byref(message), self._clock.now)
+                arguments = (ctypes.byref(library.reported), ctypes.byref(message), self._clock.now)
                 self.core.lease_gpu_say(ctypes.byref(self.gpu), tenant, *arguments)
                 self._react()
 
@@ -255,7 +255,7 @@ class Lease:
         self._clock.after(MESSAGE, hear)
 
     def _react(self) -> None:
-        """After anything happened to the arbiter: wake tenants, and set its timer."""
+        """Wake tenants and set the timer after any change in the arbiter."""
         woken, self.gpu.wake = self.gpu.wake, 0
         for library in self._libraries.values():
             if woken >> library.process.tenant.number & 1:
@@ -276,19 +276,19 @@ class Lease:
         if library.pace.pieces:
             self._look(library)
 
-    # ---- accidents ----
+    # ---- failures ----
 
     def silence(self, process: Process) -> None:
-        """It hangs: says nothing and launches nothing from now on."""
+        """Let a process hang: it reports and launches nothing from now on."""
         self._libraries[process].silent = True
 
     def die(self) -> None:
-        """The arbiter is killed; after a while tenants fall back to their slots."""
+        """Kill the arbiter; after a while tenants fall back to their time slots."""
         self.died = self._clock.now
         for library in self._libraries.values():
             self._clock.after(HEARTBEAT_OLD + US, library.process.wake)
 
     def charged(self) -> list[int]:
-        """What each tenant was charged."""
+        """The time that each tenant was charged."""
         self.core.lease_gpu_settle(ctypes.byref(self.gpu), self._clock.now)
         return [self.gpu.accounts.of[index].charged for index in range(len(self._words))]

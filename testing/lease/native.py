@@ -1,4 +1,4 @@
-"""The pure parts of `native/lease`, as Python sees them. Sizes are checked against the library's own."""
+"""Python bindings of the pure parts of `native/lease`; their sizes are checked against the library's."""
 
 import ctypes
 from functools import cache
@@ -8,7 +8,7 @@ from milligpu.native import library
 TENANTS = 64
 ACTIVE, NEAR, DRAINED, SOON = 1, 2, 4, 8
 CONTENDED = 2
-OVERLAP, FORETOLD = 200_000, 100_000
+OVERLAP, PREDICTED = 200_000, 100_000
 GO, FULL, OUTSIDE = range(3)
 
 
@@ -17,7 +17,7 @@ class Account(ctypes.Structure):
 
     _fields_ = (
         ("weight", ctypes.c_double),
-        ("request", ctypes.c_double),
+        ("share", ctypes.c_double),
         ("limit", ctypes.c_double),
         ("priority", ctypes.c_int32),
         ("used", ctypes.c_uint32),
@@ -38,18 +38,18 @@ class Account(ctypes.Structure):
 class Accounts(ctypes.Structure):
     """`struct lease_accounts`."""
 
-    _fields_ = (("count", ctypes.c_int32), ("floor", ctypes.c_double), ("of", Account * TENANTS))
+    _fields_ = (("count", ctypes.c_int32), ("least_virtual_time", ctypes.c_double), ("of", Account * TENANTS))
 
 
 class Words(ctypes.Structure):
-    """`struct mg_gpu_limits`: where leases are written."""
+    """`struct mg_gpu_limits`, into which the arbiter writes leases."""
 
     _fields_ = (
         ("before", ctypes.c_char * 64),
         ("until", ctypes.c_uint64),
         ("generation", ctypes.c_uint64),
-        ("slot_start_us", ctypes.c_uint32),
-        ("slot_length_us", ctypes.c_uint32),
+        ("time_slot_start_us", ctypes.c_uint32),
+        ("time_slot_length_us", ctypes.c_uint32),
         ("policy", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32 * 8),
@@ -96,8 +96,8 @@ class Gpu(ctypes.Structure):
     )
 
 
-class Member(ctypes.Structure):
-    """`struct lease_member`."""
+class Process(ctypes.Structure):
+    """`struct lease_process`."""
 
     _fields_ = (
         ("present", ctypes.c_uint32),
@@ -149,9 +149,9 @@ class Estimates(ctypes.Structure):
 
 @cache
 def core() -> ctypes.CDLL:
-    """The library, its functions described."""
+    """Load the library and declare its functions."""
     loaded = ctypes.CDLL(str(library("libmilligpu-arbiter.so")))
-    mirrored = [ctypes.sizeof(each) for each in (Account, Tenant, Gpu, Member, Message, Pace, Estimates)]
+    mirrored = [ctypes.sizeof(each) for each in (Account, Tenant, Gpu, Process, Message, Pace, Estimates)]
     if list((ctypes.c_uint32 * len(mirrored)).in_dll(loaded, "lease_sizes")) != mirrored:
         raise TypeError(f"the structures of native/lease have other sizes than {mirrored}")
     integer, number, address = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p

@@ -1,20 +1,20 @@
-"""Rules of others on the same modelled GPU, as models of our own: a time token, utilisation feedback, none at all.
+"""Policies of other projects on the same modeled GPU: a time token, utilization feedback, and none at all.
 
-They are our reading of published descriptions and sources, not the programs themselves. Where those leave room, the
-better case is taken: messages are as fast as ours, and a card samples utilisation as often as any does.
+These are our own models of published descriptions and sources, not the programs themselves. Where those leave a
+choice, the better case is taken: messages are as fast as ours, and utilization is sampled as often as any GPU does.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from bench.lease.clients import Process, Tenant
-from bench.lease.clock import MS, Clock, S
-from bench.lease.gpu import Gpu
-from bench.lease.lease import MESSAGE, WAKE
+from testing.lease.clients import Process, Tenant
+from testing.lease.clock import MS, Clock, S
+from testing.lease.gpu import Gpu
+from testing.lease.lease import MESSAGE, WAKE
 
 
 class Free:
-    """No arbitration: the card's own slices decide."""
+    """No arbitration: only the GPU's own time slices."""
 
     def allow(self, process: Process) -> bool:  # noqa: ARG002 - the protocol's
         return True
@@ -25,11 +25,11 @@ class Free:
     def ended(self, process: Process, duration: int) -> None:
         pass
 
-    def synchronised(self, process: Process) -> None:
+    def synchronized(self, process: Process) -> None:
         pass
 
 
-# Gemini: the bounds of a grant, the window in which usage counts, and how long a burst is remembered.
+# Gemini: the limits of a quota, the window in which usage counts, and how long a burst is remembered.
 QUOTA_MIN, QUOTA_MAX = 20 * MS, 300 * MS
 WINDOW = 10 * S
 MEMORY = 3 * S
@@ -37,27 +37,27 @@ MEMORY = 3 * S
 
 @dataclass(slots=True)
 class Client:
-    """What a token's keeper knows of a tenant."""
+    """What the token's owner knows about a tenant."""
 
     tenant: Tenant
     until: int = -1
-    """It launches until then: what it usually launches at a stretch fits into the rest of its quota."""
+    """It may launch until then, so that its usual burst still fits into its quota."""
     asking: bool = False
     grants: deque[list[int]] = field(default_factory=deque[list[int]])
-    """Start and end; the last one's end moves when work ran on, or when it asks again earlier."""
+    """Start and end of each; the last end moves if work overran, or if the tenant asks again earlier."""
     began: int | None = None
     bursts: deque[tuple[int, int]] = field(default_factory=deque[tuple[int, int]])
-    """When it ended, and its length."""
+    """End and length of each."""
     syncing: set[Process] = field(default_factory=set[Process])
 
 
 class Gemini:
-    """One token per GPU with a quota of time; whoever is furthest below its request is next.
+    """One token per GPU with a quota of time; the tenant furthest below its share is next.
 
-    Nothing bounds what is queued inside a quota. Whoever finds no room for another burst in its quota waits for its
-    own work, then asks again and is charged for what ran on; the next one begins when the quota ends, whatever
-    still runs. Bursts end where the program synchronises: one that never does is not foreseen, and asks when its
-    quota is over.
+    The work queued within a quota is not limited. A tenant whose next burst does not fit into its quota waits for
+    its own work, then asks again and is charged for the overrun. The next tenant starts when the quota ends,
+    whatever still runs. A burst ends where the program synchronizes. A program that never does asks when its quota
+    is over.
     """
 
     def __init__(self, clock: Clock, tenants: list[Tenant]) -> None:
@@ -90,7 +90,7 @@ class Gemini:
         if self._clock.now >= client.until:
             self._clock.after(0, process.wake)
 
-    def synchronised(self, process: Process) -> None:
+    def synchronized(self, process: Process) -> None:
         self._clients[process.tenant.number].syncing.add(process)
 
     def _end_burst(self, client: Client) -> None:
@@ -99,7 +99,7 @@ class Gemini:
             client.began = None
 
     def _ask(self, client: Client) -> None:
-        """It has waited for its work: what ran on after the quota belongs to the last grant."""
+        """The process has waited for its work; an overrun of the quota belongs to the last grant."""
         client.asking = True
         asked, ran_on = self._clock.now, client.began is not None
         client.began = None
@@ -145,13 +145,13 @@ class Gemini:
         self._choose_at(self._taken_until)
 
     def _burst(self, client: Client) -> int | None:
-        """The longest of late."""
+        """The longest recent burst."""
         while client.bursts and client.bursts[0][0] < self._clock.now - MEMORY:
             client.bursts.popleft()
         return max((length for _, length in client.bursts), default=None)
 
     def _used(self, start: int, now: int) -> list[int]:
-        """Of each tenant since then; time that several had is divided among them."""
+        """The time that each tenant used since `start`; time that several used is divided among them."""
         changes: list[tuple[int, int, int]] = [(now, 0, 0)]
         for client in self._clients:
             while client.grants and client.grants[0][1] < start:
@@ -168,12 +168,12 @@ class Gemini:
         return used
 
 
-# HAMi: how often utilisation is looked at, and how soon a launch that found no tokens looks again.
-LOOK = 120 * MS
+# HAMi: how often it reads the utilization, and how soon a launch without tokens tries again.
+PERIOD = 120 * MS
 RETRY = 10 * MS
-# NVML's utilisation is that of the last period of 1/6 to 1 s.
+# NVML averages utilization over the last 1/6 to 1 s.
 SAMPLE = S // 6
-# A data-centre card: processors, threads on each; and the blocks of a kernel, whatever its length.
+# A data-center GPU: multiprocessors, threads on each; and the blocks of a kernel, whatever its length.
 PROCESSORS, THREADS, BLOCKS = 108, 2048, 4096
 TOKENS_MAX = PROCESSORS * THREADS * 32
 STEP_PER_POINT = PROCESSORS * PROCESSORS * THREADS // 2560
@@ -181,16 +181,16 @@ STEP_PER_POINT = PROCESSORS * PROCESSORS * THREADS // 2560
 
 @dataclass(slots=True)
 class Bucket:
-    """A process's tokens, and how many it gets at each look."""
+    """A process's tokens, and how many it gains per period."""
 
     tokens: int = TOKENS_MAX
     gain: int = 0
 
 
 class Hami:
-    """Each process has a bucket of tokens that launches pay from by grid size; what it gains follows utilisation.
+    """Each process has a bucket of tokens; launches pay by grid size, and the gain follows the utilization.
 
-    The share is a ceiling, nothing is known of others, and graphs are not charged.
+    The share is also the limit, tenants do not know of each other, and graphs are not charged.
     """
 
     def __init__(self, clock: Clock, gpu: Gpu, tenants: list[Tenant], blocks: int = BLOCKS) -> None:
@@ -202,7 +202,7 @@ class Hami:
         self._percent = [0] * len(tenants)
         self._buckets: dict[Process, Bucket] = {}
         clock.after(SAMPLE, self._sample)
-        clock.after(LOOK, self._look)
+        clock.after(PERIOD, self._adjust)
 
     def allow(self, process: Process) -> bool:
         if process.is_graph or self._bucket(process).tokens >= 0:
@@ -217,7 +217,7 @@ class Hami:
     def ended(self, process: Process, duration: int) -> None:
         pass
 
-    def synchronised(self, process: Process) -> None:
+    def synchronized(self, process: Process) -> None:
         pass
 
     def _bucket(self, process: Process) -> Bucket:
@@ -230,19 +230,19 @@ class Hami:
             self._busy[number] = busy
         self._clock.after(SAMPLE, self._sample)
 
-    def _look(self) -> None:
+    def _adjust(self) -> None:
         for tenant in self._tenants:
             for process in tenant.processes:
                 self._refill(self._bucket(process), round(100 * tenant.share), self._percent[tenant.number])
-        self._clock.after(LOOK, self._look)
+        self._clock.after(PERIOD, self._adjust)
 
     @staticmethod
-    def _refill(bucket: Bucket, ceiling: int, percent: int) -> None:
-        """More when its container is below the ceiling, less above; in steps that grow with the distance."""
-        distance = max(abs(ceiling - percent), 5)
+    def _refill(bucket: Bucket, share: int, percent: int) -> None:
+        """Gain more while the container is below its share, less above, in steps that grow with the distance."""
+        distance = max(abs(share - percent), 5)
         step = STEP_PER_POINT * distance
-        if distance > ceiling / 2:
-            step = step * distance * 2 // (ceiling + 1)
-        wanted = bucket.gain + (step if percent <= ceiling else -step)
+        if distance > share / 2:
+            step = step * distance * 2 // (share + 1)
+        wanted = bucket.gain + (step if percent <= share else -step)
         bucket.gain = min(max(wanted, 0), TOKENS_MAX)
         bucket.tokens = min(bucket.tokens + bucket.gain, TOKENS_MAX)

@@ -1,62 +1,82 @@
-"""The audit finds whoever the driver counts and the accounts do not."""
+import ctypes
+import os
+from pathlib import Path
 
-import pytest
+from milligpu.agent.attachment import Attachment
+from milligpu.agent.audit import inner_pid, mapped_drivers, owner_of, with_libraries
+from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.reasons import ViolationKind
+from milligpu.model.request import ContainerKind, Share, container_of_uid
+from milligpu.model.units import Mib, Milli
+from milligpu.native import library
+from milligpu.wire.status import Violation
 
-from milligpu.agent.audit import Auditor, Finding, Granted, Offence, Seen, audit
-
-PLACE = Granted("s1", "GPU-0", 1000, 500, 400.0, frozenset({10, 11}))
-IN_S1 = {10: "s1", 11: "s1", 12: "s1"}
-
-
-def offences(seen: list[Seen], place: Granted = PLACE) -> list[Offence]:
-    return [finding.offence for finding in audit(seen, [place], IN_S1)]
-
-
-def test_who_keeps_to_its_share_is_not_found() -> None:
-    assert offences([Seen("GPU-0", 10, 300, 400), Seen("GPU-0", 11, 100, 100)]) == []
-
-
-def test_a_process_of_no_session_is_a_stranger() -> None:
-    (finding,) = audit([Seen("GPU-0", 99, 10)], [PLACE], IN_S1)
-    assert (finding.offence, finding.pid, finding.session) == (Offence.STRANGER, 99, None)
+POD = "0a1b2c3d-0000-4000-8000-000000000001"
+OTHER = "0a1b2c3d-0000-4000-8000-000000000002"
+KINDS = {"a": ContainerKind.MAIN, "b": ContainerKind.MAIN}
 
 
-def test_a_process_that_is_not_in_its_sessions_account_went_around() -> None:
-    assert offences([Seen("GPU-0", 12, 10)]) == [Offence.AROUND]
+def holder(name: str, container: str, uid: str = POD) -> Attachment:
+    share = GpuShare("GPU-a", Share(Milli(500), Mib(1024), Milli(500)))
+    grant = Grant(uid, "n1", {"a": (share,), "b": (share,)})
+    return Attachment(name, container_of_uid(uid, container), grant, KINDS)
 
 
-def test_a_process_in_the_account_that_hid_its_environment_is_still_the_sessions() -> None:
-    assert audit([Seen("GPU-0", 10, 300)], [PLACE], {}) == []
+def process(proc: Path, uid: str, mounted: str = "", numbers: str = "7") -> None:
+    folder = proc / "7"
+    folder.mkdir()
+    (folder / "cgroup").write_text(f"0::/kubepods/burstable/pod{uid}/3f1c\n")
+    mount = f"/milligpu/containers/{mounted}/tenant /run/milligpu/tenant ro,nosuid - tmpfs tmpfs rw"
+    (folder / "mountinfo").write_text(f"90 80 0:25 {mount}\n91 80 0:26 / /proc rw - proc proc rw\n")
+    (folder / "status").write_text(f"Name:\tx\nNSpid:\t{numbers}\nNSpgid:\t{numbers}\n")
 
 
-def test_memory_over_the_cap_counts_all_processes_of_a_session() -> None:
-    assert offences([Seen("GPU-0", 10, 600), Seen("GPU-0", 11, 600)]) == [Offence.MEMORY]
+def test_a_process_belongs_to_its_pods_only_container_on_the_gpu(tmp_path: Path) -> None:
+    process(tmp_path, POD)
+    mine = holder("aa", "a")
+    assert owner_of(7, [holder("cc", "a", OTHER), mine], tmp_path) is mine
 
 
-@pytest.mark.parametrize("account", [None, 0.0])
-def test_an_account_that_says_less_than_the_driver_is_spoilt(account: float | None) -> None:
-    place = Granted("s1", "GPU-0", 1000, 500, account, frozenset({10}))
-    assert offences([Seen("GPU-0", 10, 300)], place) == [Offence.ACCOUNT]
+def test_a_process_of_a_pod_without_a_share_has_no_owner(tmp_path: Path) -> None:
+    process(tmp_path, OTHER)
+    assert owner_of(7, [holder("aa", "a")], tmp_path) is None
 
 
-def test_time_over_the_limit_is_found() -> None:
-    assert offences([Seen("GPU-0", 10, 1, 400), Seen("GPU-0", 11, 1, 400)]) == [Offence.TIME]
+def test_among_several_containers_the_mounted_directory_names_the_owner(tmp_path: Path) -> None:
+    process(tmp_path, POD, mounted="bb")
+    second = holder("bb", "b")
+    assert owner_of(7, [holder("aa", "a"), second], tmp_path) is second
 
 
-def test_a_whole_gpu_has_no_limit_to_be_outside_of() -> None:
-    assert audit([Seen("GPU-1", 20, 5000, 1000)], [PLACE], {20: "whole"}) == []
+def test_a_mount_that_names_another_pods_directory_is_ignored(tmp_path: Path) -> None:
+    process(tmp_path, POD, mounted="cc")
+    assert owner_of(7, [holder("aa", "a"), holder("bb", "b"), holder("cc", "a", OTHER)], tmp_path) is None
 
 
-def test_one_look_is_no_proof_and_each_finding_is_reported_once() -> None:
-    auditor = Auditor()
-    finding = Finding(Offence.STRANGER, "GPU-0", None, 99, "")
-    assert [len(auditor.look(found)) for found in ([finding], [], [finding], [finding], [finding])] == [
-        0,
-        0,
-        0,
-        1,
-        0,
-    ]
-    assert auditor.counts == {Offence.STRANGER: 1}
-    auditor.look([])
-    assert auditor.current == []
+def test_the_inner_pid_is_the_one_in_the_innermost_namespace(tmp_path: Path) -> None:
+    process(tmp_path, POD, numbers="7\t31\t1")
+    assert inner_pid(7, tmp_path) == 1
+
+
+def test_a_process_that_has_ended_has_no_owner(tmp_path: Path) -> None:
+    assert owner_of(7, [holder("aa", "a")], tmp_path) is None
+    assert inner_pid(7, tmp_path) is None
+
+
+def test_the_drivers_that_a_process_has_loaded_are_named_once() -> None:
+    maps = (
+        "7f00-7f01 r--p 00000000 08:01 12 /opt/conda/cuda-compat/libcuda.so.570.1\n"
+        "7f01-7f02 r-xp 00001000 08:01 12 /opt/conda/cuda-compat/libcuda.so.570.1\n"
+        "7f02-7f03 r--p 00000000 08:01 13 /usr/lib/libcudart.so.12\n"
+        "7f03-7f04 rw-p 00000000 00:00 0\n"
+    )
+    assert mapped_drivers(maps) == ["/opt/conda/cuda-compat/libcuda.so.570.1"]
+
+
+def test_a_bypass_names_the_libcuda_that_the_process_has_loaded() -> None:
+    own = str(library("softgpu/libcuda.so.1"))
+    ctypes.CDLL(own)
+    bypass = Violation(ViolationKind.BYPASS, "GPU-a", "tenant", os.getpid(), "it is not on the page")
+    assert own in with_libraries(bypass).message
+    unknown = Violation(ViolationKind.UNKNOWN_PROCESS, "GPU-a", None, os.getpid(), "nobody's")
+    assert with_libraries(unknown) == unknown

@@ -1,4 +1,4 @@
-"""The program as a user runs it: a process, its output and its exit code."""
+"""The program as users run it: a process, its output and its exit code."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def run(*args: str, program: Path = PROGRAM, stdin: str = "", **env: str) -> sub
     )
 
 
-def test_the_version_is_the_packages() -> None:
+def test_version_prints_the_package_version() -> None:
     assert run("--version").stdout == f"milligpu {__version__}\n"
 
 
@@ -49,7 +49,7 @@ def test_every_commands_help_shows_its_example(name: str) -> None:
     assert f"Example:\n    {COMMANDS[name].example}" in result.stdout
 
 
-def test_the_kubectl_plugin_calls_itself_by_its_kubectl_name() -> None:
+def test_the_help_of_the_kubectl_plugin_says_kubectl_milligpu() -> None:
     result = run("--help", program=PROGRAM.with_name("kubectl-milligpu"))
     assert result.stdout.startswith("Usage: kubectl milligpu ")
 
@@ -61,7 +61,7 @@ def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
     assert "_MILLIGPU_COMPLETE" in result.stdout
 
 
-def test_completion_really_completes() -> None:
+def test_completion_completes_a_command() -> None:
     result = run(_MILLIGPU_COMPLETE="bash_complete", COMP_WORDS="milligpu pla", COMP_CWORD="1")
     assert result.stdout == "plain,place\n"
 
@@ -70,7 +70,7 @@ def test_completion_really_completes() -> None:
     ("args", "error", "hint"),
     [
         (["plac"], "error: No such command 'plac'. Did you mean 'place'?", "hint: see: milligpu --help"),
-        (["--wrong"], "error: No such option '--wrong'.", "hint: see: milligpu --help"),
+        (["--wrong"], "error: no such option: --wrong", "hint: see: milligpu --help"),
         (["place"], "error: Missing option '-f' / '--filename'.", "hint: see: milligpu place --help"),
         (
             ["completion", "tcsh"],
@@ -95,12 +95,12 @@ def test_a_traceback_is_shown_only_with_debug() -> None:
     assert "Traceback" in run(*missing, MILLIGPU_DEBUG="1").stderr
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     result = subprocess.run(f"{PROGRAM} --help | true", shell=True, capture_output=True, text=True, check=False)
     assert result.stderr == ""
 
 
-def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from milligpu.cli import main  # noqa: PLC0415
 
     def broken(*_args: object, **_options: object) -> None:
@@ -124,7 +124,39 @@ def test_place_shows_where_each_pod_goes_and_why_one_waits() -> None:
     assert "0/2 nodes: " in rows["training"]
 
 
-def test_place_speaks_json_and_yaml() -> None:
+TWO_PROFILES = """
+kind: Node
+metadata:
+  name: vm
+  labels: {milligpu.dev/vgpu.v100-8q: "true", milligpu.dev/vgpu.v100-4q: "true"}
+  annotations:
+    milligpu.dev/inventory: |
+      {"v": 1, "gpus": [
+        {"uuid": "GPU-half", "model": "GRID V100-8Q", "mib": 8192, "milli": 500, "cc": "7.0"},
+        {"uuid": "GPU-quarter", "model": "GRID V100-4Q", "mib": 4096, "milli": 250, "cc": "7.0"},
+        {"uuid": "GPU-card", "model": "Tesla V100-SXM2-16GB", "mib": 16384, "cc": "7.0"}]}
+"""
+SELECTING = """
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeSelector: {{{selector}}}
+  containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]
+"""
+
+
+def test_a_vgpu_profile_finds_its_gpu_on_a_node_with_two_profiles(tmp_path: Path) -> None:
+    nodes, pods = tmp_path / "nodes.yaml", tmp_path / "pods.yaml"
+    nodes.write_text(TWO_PROFILES)
+    selectors = {"half": "vgpu.type: v100-8g-8GB", "quarter": "virtual.gpu.type: v100-4q", "card": ""}
+    selectors["again"] = "vgpu.type: v100-8q"
+    pods.write_text("---".join(SELECTING.format(name=name, selector=text) for name, text in selectors.items()))
+    answers = json.loads(run("place", "-f", str(pods), "--nodes", str(nodes), "-o", "json").stdout)
+    found = {answer["pod"]: answer.get("containers", {}).get("main", [{}])[0].get("gpu") for answer in answers}
+    assert found == {"half": "GPU-half", "quarter": "GPU-quarter", "card": "GPU-card", "again": None}
+
+
+def test_place_prints_json_and_yaml() -> None:
     answers = json.loads(run(*PLACE, "-o", "json").stdout)
     placed = {answer["pod"]: answer for answer in answers}
     assert placed["inference"]["containers"]["server"][0]["mib"] == 4096
@@ -133,7 +165,7 @@ def test_place_speaks_json_and_yaml() -> None:
     assert "- namespace: default\n  pod: notebook\n" in run(*PLACE, "-o", "yaml").stdout
 
 
-def test_no_card_is_overcommitted_by_place() -> None:
+def test_place_overcommits_no_gpu() -> None:
     used: dict[str, int] = {}
     for answer in json.loads(run(*PLACE, "-o", "json").stdout):
         for share in (share for shares in answer.get("containers", {}).values() for share in shares):
@@ -156,14 +188,14 @@ spec:
     [
         (
             POD.replace("LIMITS", "nvidia.com/vgpu: 30O"),
-            "error: - document 1: containers[main].resources.limits[nvidia.com/vgpu]='30O': want 1 to 1000, or",
+            "error: - document 1: containers[main].resources.limits[nvidia.com/vgpu]: invalid value '30O': must be",
         ),
-        (POD.replace("LIMITS", ""), "error: - document 1: pod default/p asks for no GPU"),
-        ("kind: Service", "error: - document 1: kind=Service: want Pod"),
-        ("- a\n- b", "error: - document 1: want a Kubernetes object"),
+        (POD.replace("LIMITS", ""), "error: - document 1: pod default/p requests no GPU"),
+        ("kind: Service", "error: - document 1: kind: invalid value 'Service': must be Pod"),
+        ("- a\n- b", "error: - document 1: must be a Kubernetes object"),
         ("kind: {", "error: -: not YAML: "),
-        ("kind: PodList", "error: - document 1: items=None: want a list"),
-        ("metadata: {}", "error: - document 1: kind=None: want the kind"),
+        ("kind: PodList", "error: - document 1: items: required: a list"),
+        ("metadata: {}", "error: - document 1: kind: required: the kind"),
     ],
 )
 def test_a_bad_manifest_names_where_what_and_what_is_allowed(stdin: str, error: str) -> None:

@@ -1,4 +1,4 @@
-"""`milligpu translate` as a user runs it."""
+"""`milligpu translate` as users run it."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def write(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_each_example_speaks_its_dialect(path: Path, capsys: Capture) -> None:
+def test_each_example_is_read_in_its_dialect(path: Path, capsys: Capture) -> None:
     code, found, errors = translate(capsys, "-f", str(path))
     assert (code, errors) == (0, "")
     dialect = "native" if path.stem == "profiles" else path.stem
@@ -43,9 +43,9 @@ def test_the_table_shows_shares_and_refusals(tmp_path: Path, capsys: Capture) ->
     assert rows[0] == ["MANIFEST", "DIALECT", "CONTAINER", "GPUS", "SHARE", "MEMORY", "LIMIT", "CONDITIONS"]
     assert rows[1] == ["pod/hami", "hami", "main", "2", "0.3", "3000Mi", "0.3"]
     assert rows[2][:7] == ["pod/hami-percentage", "hami", "main", "1", "by", "memory", "50%"]
-    assert rows[3] == ["REFUSED", "WHY"]
+    assert rows[3] == ["REFUSED", "MANIFEST", "REASON"]
     assert "pod/bad" in rows[4]
-    assert "resources.limits[nvidia.com/vgpu]='30O': want 1 to 1000" in output.out
+    assert "resources.limits[nvidia.com/vgpu]: invalid value '30O': must be from 1 to 1000" in output.out
     assert output.err == "error: 1 of 3 manifests refused\n"
 
 
@@ -62,7 +62,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pods_are_found_in_what_makes_them(kind: str, tmp_path: Path, capsys: Capture) -> None:
+def test_pod_templates_are_found_in_all_kinds(kind: str, tmp_path: Path, capsys: Capture) -> None:
     code, found, _ = translate(capsys, "-f", write(tmp_path, KINDS[kind]))
     assert code == 0
     assert [(each["kind"], each["name"], each["containers"]) for each in found] == [
@@ -76,7 +76,7 @@ def test_lists_are_opened_and_other_kinds_skipped_with_a_note(tmp_path: Path, ca
     code, found, errors = translate(capsys, "-f", write(tmp_path, text))
     assert code == 0
     assert [each["name"] for each in found] == ["n", "inside"]
-    assert "document 2: Service is no kind whose pods are read here" in errors
+    assert "document 2: Service has no pods that milligpu reads" in errors
 
 
 def test_a_refusal_keeps_its_fields_and_the_others_are_still_shown(tmp_path: Path, capsys: Capture) -> None:
@@ -94,7 +94,7 @@ def test_a_number_where_kubernetes_wants_text_is_read_with_a_note(tmp_path: Path
     code, found, errors = translate(capsys, "-f", write(tmp_path, text))
     assert code == 0
     assert found[0]["containers"]["c"]["milli"] == 500
-    assert "metadata.annotations[gpu-fraction]=0.5: Kubernetes wants it in quotes" in errors
+    assert "metadata.annotations[gpu-fraction]: Kubernetes requires quotes around 0.5" in errors
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,16 @@ def test_a_broken_manifest_is_refused_not_a_crash(broken: str, tmp_path: Path, c
     assert found[0]["refused"]["want"]
 
 
-def test_options_say_what_the_other_system_was_configured_with(tmp_path: Path, capsys: Capture) -> None:
+@pytest.mark.parametrize(("value", "limit"), [("off", None), ("on", 1000)])
+def test_the_qos_class_decides_where_an_option_says_so(
+    value: str, limit: int | None, tmp_path: Path, capsys: Capture
+) -> None:
+    found = translate(capsys, "--qos-limits", value, "-f", write(tmp_path, KINDS["Pod"]))[1]
+    share = found[0]["containers"]["c"]
+    assert (share.get("milli"), share.get("limit")) == (300 if limit is None else 0, limit)
+
+
+def test_options_carry_the_configuration_of_the_other_system(tmp_path: Path, capsys: Capture) -> None:
     text = KINDS["Pod"].replace("nvidia.com/vgpu: 300", "deepomatic.com/shared-gpu: 1")
     assert translate(capsys, "--parts", "4", "-f", write(tmp_path, text))[1][0]["containers"]["c"]["milli"] == 250
     text = KINDS["Pod"].replace("nvidia.com/vgpu", "aliyun.com/gpu-mem")

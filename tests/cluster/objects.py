@@ -2,22 +2,22 @@
 
 from typing import Any
 
-from milligpu.kube import objects
 from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
 from milligpu.model.units import Mib
+from milligpu.wire import kubernetes
 from milligpu.wire.grant import encode_grant
 from milligpu.wire.inventory import encode_inventory
 
 MIB = Mib(16384)
 
 
-def node(name: str, cards: int = 2, *, labels: dict[str, str] | None = None, **card: Any) -> objects.Node:
+def node(name: str, cards: int = 2, *, labels: dict[str, str] | None = None, **card: Any) -> kubernetes.KubeNode:
     like: dict[str, Any] = {"model": "T4", "mib": MIB, **card}
     gpus = [Gpu(f"GPU-{name}-{at}", **like) for at in range(cards)]
-    meta = objects.Meta(name=name, annotations={names.INVENTORY: encode_inventory(gpus)}, labels=labels)
-    return objects.Node(meta, status=objects.NodeStatus({"cpu": "64", "memory": "512Gi"}))
+    meta = kubernetes.ObjectMeta(name=name, annotations={names.INVENTORY: encode_inventory(gpus)}, labels=labels)
+    return kubernetes.KubeNode(meta, status=kubernetes.NodeStatus({"cpu": "64", "memory": "512Gi"}))
 
 
 def pod(

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-# In a process of its own, because the failure is a crash of the interpreter.
+# Runs in a separate process, because the failure is a crash of the interpreter.
 DECODE_FROM_MANY_THREADS = """
 import sys, threading
 from lightkube.core import decoders
@@ -20,7 +20,7 @@ for thread in threads: thread.join()
 """
 
 
-def test_many_threads_may_decode_the_first_objects_at_once() -> None:
+def test_many_threads_can_decode_the_first_objects_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "-c", DECODE_FROM_MANY_THREADS],
         env={"PYTHONPATH": ":".join(sys.path)},

@@ -12,15 +12,17 @@ def test_kubernetes_is_new_enough_for_consumable_capacity() -> None:
     assert (int(major), int(minor)) >= (1, 36)
 
 
-def test_without_go_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_go_fails_with_a_hint_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MILLIGPU_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(DevclusterError, match=r"go is not installed(.|\n)*hint: install Go"):
-        build.binaries(build.KWOK, lambda _: None)
+        build.binaries(build.TOOLS, lambda _: None)
 
 
-def test_a_build_that_fails_shows_the_compilers_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_shows_the_compilers_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLIGPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "SOURCES", tmp_path)
     (tmp_path / "bad").mkdir()
@@ -34,7 +36,7 @@ def test_a_build_that_fails_shows_the_compilers_words(tmp_path: Path, monkeypatc
     assert lines == ["building bad: once, about 1 minutes on two cores"]
 
 
-def test_a_build_tells_how_far_it_is_and_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_reports_progress_and_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLIGPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "SOURCES", tmp_path)
     monkeypatch.setattr(build, "PROGRESS_EVERY_S", 0.01)

@@ -11,7 +11,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_thing_is_made_once() -> None:
+def test_a_cached_thing_is_made_once() -> None:
     made: list[Path] = []
 
     def make(draft: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_failed_attempt_leaves_nothing_and_can_be_repeated(folder: Path) -> No
 
 
 @pytest.mark.parametrize("change", ["content", "name", "recipe"])
-def test_the_checksum_changes_with(change: str, tmp_path: Path) -> None:
+def test_the_checksum_changes_with_files_and_recipe(change: str, tmp_path: Path) -> None:
     (tmp_path / "go.mod").write_text("one")
     before = cache.checksum_of_folder(tmp_path, "recipe")
     recipe = "recipe"
@@ -53,5 +53,5 @@ def test_the_checksum_changes_with(change: str, tmp_path: Path) -> None:
     assert cache.checksum_of_folder(tmp_path, recipe) != before
 
 
-def test_parts_cannot_run_into_each_other() -> None:
+def test_the_checksum_depends_on_the_boundaries_of_parts() -> None:
     assert cache.checksum([b"ab", b"c"]) != cache.checksum([b"a", b"bc"])

@@ -18,7 +18,7 @@ def test_a_client_certificate_carries_user_and_groups(tmp_path: Path) -> None:
     assert [each.value for each in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == ["system:nodes"]
 
 
-def test_an_authority_vouches_for_its_own_certificates_only(tmp_path: Path) -> None:
+def test_a_server_rejects_clients_of_another_ca(tmp_path: Path) -> None:
     ours, theirs = Authority("ours", tmp_path), Authority("theirs", tmp_path)
     server = ours.server("server", ("127.0.0.1", "server.local"), file="server")
     friend, stranger = ours.client("friend", file="friend"), theirs.client("stranger", file="stranger")
@@ -36,7 +36,7 @@ def test_an_authority_vouches_for_its_own_certificates_only(tmp_path: Path) -> N
 
 
 def _shake_hands(server: KeyPair, trusted: Authority, host: str, client: KeyPair) -> None:
-    """TLS with both sides' certificates checked, in memory; the server trusts whom it was signed by."""
+    """Do a mutual TLS handshake in memory; the server trusts the CA that signed its certificate."""
     server_context = ssl.create_default_context(
         ssl.Purpose.CLIENT_AUTH, cafile=str(server.certificate.with_name("ours.crt"))
     )
@@ -49,12 +49,12 @@ def _shake_hands(server: KeyPair, trusted: Authority, host: str, client: KeyPair
         client_context.wrap_bio(to_client, to_server, server_hostname=host),
         server_context.wrap_bio(to_server, to_client, server_side=True),
     ]
-    for side in sides * 3:  # TLS 1.3 is done after three turns
+    for side in sides * 3:  # TLS 1.3 completes after three rounds
         with suppress(ssl.SSLWantReadError):
             side.do_handshake()
 
 
-def test_keys_and_kubeconfigs_are_for_the_owner_alone(tmp_path: Path) -> None:
+def test_keys_and_kubeconfigs_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     authority = Authority("ca", tmp_path)
     pair = authority.client("admin", file="admin")
     file = write_kubeconfig(

@@ -14,7 +14,7 @@ cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
 V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nsdelegate 0 0\n"
 
 
-def test_processes_are_tracked_in_v1s_pids_even_beside_a_unified_hierarchy() -> None:
+def test_processes_are_tracked_in_v1_pids_even_with_a_unified_hierarchy() -> None:
     assert tracking(hierarchies(V1)).mount == Path("/sys/fs/cgroup/pids")
 
 
@@ -22,6 +22,6 @@ def test_processes_are_tracked_in_the_unified_hierarchy_when_it_is_the_only_one(
     assert tracking(hierarchies(V2)).mount == Path("/sys/fs/cgroup")
 
 
-def test_a_machine_without_cgroups_is_told_so() -> None:
+def test_a_machine_without_cgroups_is_refused() -> None:
     with pytest.raises(DevclusterError, match="no cgroup file system"):
         tracking(hierarchies(""))

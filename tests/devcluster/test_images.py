@@ -21,7 +21,7 @@ from devcluster import images
         ("./etc/.pwd.lock", "etc/.pwd.lock"),
     ],
 )
-def test_packages_paths_are_moved_below_usr_as_debian_does_it(inside_package: str, inside_image: str) -> None:
+def test_paths_of_packages_move_below_usr_as_in_debian(inside_package: str, inside_image: str) -> None:
     assert images.merged(inside_package) == inside_image
 
 

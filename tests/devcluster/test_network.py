@@ -23,13 +23,13 @@ def test_no_two_nodes_of_a_cluster_share_a_pod_address() -> None:
     assert all(each.subnet_of(IPv4Network(plan.pod_range)) for each in pods)
 
 
-def test_every_node_is_inside_the_clusters_range_and_nobody_is_no_node() -> None:
+def test_every_node_address_is_in_the_clusters_range_and_none_is_the_unused_one() -> None:
     plan = AddressPlan(CLUSTERS_MAX - 1)
     nodes = {plan.node(ordinal) for ordinal in range(1, NODES_MAX + 1)}
 
     assert len(nodes) == NODES_MAX
     assert all(IPv4Address(node) in IPv4Network(plan.node_range) for node in nodes)
-    assert plan.nobody not in nodes
+    assert plan.unused not in nodes
 
 
 @pytest.mark.parametrize("ordinal", [0, NODES_MAX + 1])
@@ -38,8 +38,8 @@ def test_a_node_outside_the_plan_is_refused(ordinal: int) -> None:
         AddressPlan(0).node(ordinal)
 
 
-def test_a_port_that_somebody_listens_on_is_not_free() -> None:
-    number = CLUSTERS_MAX + 50  # no cluster has this number, so its ports are nobody's
+def test_a_port_with_a_listener_is_not_free() -> None:
+    number = CLUSTERS_MAX + 50  # no cluster has this number, so its ports are free
     first = free_port(number, set())
     with socket.socket() as server:
         server.bind(("127.0.0.1", first))

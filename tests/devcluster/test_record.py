@@ -20,13 +20,13 @@ def record(tmp_path: Path) -> Record:
     return Record(tmp_path, "mine", 3, boot, Owner.current(), "identity", {"etcd": 1}, ["10.0.0.1"], ["r"], ["n"])
 
 
-def test_a_record_is_read_as_it_was_written(record: Record) -> None:
+def test_a_saved_record_loads_unchanged(record: Record) -> None:
     record.save()
 
     assert Record.load(record.folder) == record
 
 
-def test_a_record_of_another_version_can_be_read(record: Record) -> None:
+def test_a_record_of_another_version_can_be_loaded(record: Record) -> None:
     record.save()
     file = record.folder / "record.json"
     content = json.loads(file.read_text())
@@ -40,12 +40,12 @@ def test_a_cluster_is_abandoned_when_its_owner_is_dead(record: Record) -> None:
     assert not record.is_abandoned()
     with subprocess.Popen(["sleep", "60"]) as child:
         owner = Owner(child.pid, Owner.current().started)
-        assert not owner.is_alive(), "another process with the same pid is not the owner"
+        assert not owner.is_alive(), "another process with the same PID is not the owner"
         child.kill()
     assert replace(record, owner=Owner(child.pid, 1)).is_abandoned()
 
 
-def test_a_zombie_owns_nothing() -> None:
+def test_a_cluster_is_abandoned_when_its_owner_is_a_zombie() -> None:
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         stat = Path(f"/proc/{child.pid}/stat").read_text()
@@ -54,7 +54,7 @@ def test_a_zombie_owns_nothing() -> None:
         assert not Owner(child.pid, started).is_alive()
 
 
-def test_a_detached_cluster_lives_until_the_machine_is_started_anew(record: Record) -> None:
+def test_a_detached_cluster_is_abandoned_only_after_a_reboot(record: Record) -> None:
     record.detach()
 
     assert not Record.load(record.folder).is_abandoned()
@@ -62,19 +62,19 @@ def test_a_detached_cluster_lives_until_the_machine_is_started_anew(record: Reco
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "-a", "a" * 16, "a/b", "a_b"])
-def test_a_bad_name_is_refused_before_anything_is_made(name: str) -> None:
+def test_an_invalid_name_is_refused_before_anything_is_created(name: str) -> None:
     with pytest.raises(DevclusterError, match="cluster name"):
         Clusters(Path("/tmp/never-made")).claim(name)
 
     assert not Path("/tmp/never-made").exists()
 
 
-def test_a_folder_too_long_for_unix_sockets_is_refused() -> None:
+def test_a_directory_too_long_for_unix_sockets_is_refused() -> None:
     with pytest.raises(DevclusterError, match="unix sockets"):
         Clusters(Path("/tmp/" + "long/" * 10))
 
 
-def test_a_folder_that_others_can_write_to_is_not_trusted() -> None:
+def test_a_directory_that_others_can_write_to_is_refused() -> None:
     folder = Path(f"/tmp/mgpu-{os.getpid()}")
     folder.mkdir(mode=0o700)
     folder.chmod(0o777)
@@ -86,7 +86,7 @@ def test_a_folder_that_others_can_write_to_is_not_trusted() -> None:
         folder.rmdir()
 
 
-def test_the_last_cluster_to_go_puts_the_machines_forwarding_back(
+def test_removing_the_last_cluster_restores_the_machines_forwarding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch = tmp_path / "ip_forward"
@@ -107,7 +107,7 @@ def test_the_last_cluster_to_go_puts_the_machines_forwarding_back(
         shutil.rmtree(folder)
 
 
-def test_removing_a_cluster_twice_does_not_hurt_its_successor() -> None:
+def test_removing_a_cluster_twice_does_not_affect_its_successor() -> None:
     folder = Path(f"/tmp/mgpu-{os.getpid()}")
     clusters = Clusters(folder)
     try:
@@ -123,7 +123,7 @@ def test_removing_a_cluster_twice_does_not_hurt_its_successor() -> None:
         shutil.rmtree(folder)
 
 
-def test_threads_that_write_down_at_the_same_time_lose_nothing(record: Record) -> None:
+def test_threads_that_update_a_record_at_the_same_time_lose_nothing(record: Record) -> None:
     names = [f"node-{number}" for number in range(200)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(record.add_node, names))
@@ -131,7 +131,7 @@ def test_threads_that_write_down_at_the_same_time_lose_nothing(record: Record) -
     assert sorted(Record.load(record.folder).nodes) == sorted(["n", *names])
 
 
-def test_a_cluster_whose_record_is_damaged_is_swept_and_keeps_nobody_from_starting() -> None:
+def test_a_cluster_with_a_damaged_record_is_removed_and_others_can_start() -> None:
     clusters = Clusters(Path(tempfile.mkdtemp(prefix="mg-", dir="/tmp")))
     folder = clusters.folder / "broken"
     folder.mkdir()

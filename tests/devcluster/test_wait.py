@@ -3,18 +3,18 @@ import pytest
 from devcluster.wait import TimedOut, until
 
 
-def test_the_first_useful_value_is_returned() -> None:
+def test_until_returns_the_first_value() -> None:
     values = iter([None, False, "there"])
 
     assert until("a value", lambda: next(values), 5, every_s=0) == "there"
 
 
-def test_zero_and_empty_are_values_too() -> None:
+def test_until_accepts_zero_and_empty_values() -> None:
     assert until("a number", lambda: 0, 1) == 0
     assert until("a text", lambda: "", 1) == ""
 
 
-def test_a_wait_in_vain_tells_what_for_and_what_it_last_saw() -> None:
+def test_a_timeout_names_the_condition_and_the_last_state() -> None:
     def refused() -> bool:
         raise ConnectionRefusedError("port 7")
 
@@ -27,7 +27,7 @@ def test_a_wait_in_vain_tells_what_for_and_what_it_last_saw() -> None:
     assert said.endswith("\nits log")
 
 
-def test_an_error_nobody_expected_ends_the_wait_at_once() -> None:
+def test_an_unexpected_error_ends_the_wait_immediately() -> None:
     def broken() -> bool:
         raise ZeroDivisionError
 

@@ -2,12 +2,13 @@ from typing import Any
 
 import pytest
 
-from milligpu.dialects import native
+from milligpu.dialects import native, read_pod
+from milligpu.model.affinity import AffinityLabels
 from milligpu.model.errors import BadRequest
-from milligpu.model.gpu import Capability
-from milligpu.model.labels import Gang, Locality
-from milligpu.model.qos import Policy, Strategy
-from milligpu.model.request import ContainerRequest, Kind, PodRef, ShareRequest
+from milligpu.model.gpu import ComputeCapability
+from milligpu.model.group import PodGroup
+from milligpu.model.policy import PlacementStrategy, SharePolicy
+from milligpu.model.request import ContainerKind, ContainerRequest, PodRef, ShareRequest
 from milligpu.model.requirements import Requirements
 from milligpu.model.units import Mib, Milli
 
@@ -37,14 +38,14 @@ def pod(limits: object = None, annotations: object = None, **spec: object) -> di
     ],
 )
 def test_resources_mean_what_the_format_says(limits: object, share: ShareRequest | None) -> None:
-    request = native.read(pod(limits))
+    request = native.read_request(pod(limits))
     assert request.pod == PodRef("team", "p", "u")
     assert request.containers == (ContainerRequest("main", share),)
     assert request.wants_gpu == (share is not None)
 
 
-def test_annotations_say_the_rest() -> None:
-    request = native.read(
+def test_each_annotation_is_read() -> None:
+    request = native.read_request(
         pod(
             {"nvidia.com/vgpu": 300},
             {
@@ -65,10 +66,14 @@ def test_annotations_say_the_rest() -> None:
     )
     assert request.containers[0].share == ShareRequest(1, Milli(300), limit=Milli(800))
     assert request.gpu_class == "gold"
-    assert request.requirements == Requirements(memory_min=Mib(16384), capability_min=Capability(8, 0))
-    assert (request.policy, request.priority, request.strategy) == (Policy.BEST_EFFORT, 5, Strategy.SPREAD)
-    assert request.locality == Locality("blue", "noisy", "team-a")
-    assert request.gang == Gang("job", 4, 4)
+    assert request.requirements == Requirements(memory_min=Mib(16384), capability_min=ComputeCapability(8, 0))
+    assert (request.policy, request.priority, request.strategy) == (
+        SharePolicy.BEST_EFFORT,
+        5,
+        PlacementStrategy.SPREAD,
+    )
+    assert request.locality == AffinityLabels("blue", "noisy", "team-a")
+    assert request.gang == PodGroup("job", 4, 4)
 
 
 def test_init_containers_and_sidecars_keep_their_kind_and_the_formula() -> None:
@@ -78,8 +83,12 @@ def test_init_containers_and_sidecars_keep_their_kind_and_the_formula() -> None:
         {"name": "proxy", "restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}},
     ]
     found["spec"]["overhead"] = {"cpu": "100m"}
-    request = native.read(found)
-    assert [container.kind for container in request.containers] == [Kind.INIT, Kind.SIDECAR, Kind.MAIN]
+    request = native.read_request(found)
+    assert [container.kind for container in request.containers] == [
+        ContainerKind.INIT,
+        ContainerKind.SIDECAR,
+        ContainerKind.MAIN,
+    ]
     assert (request.cpu_milli, request.memory_mib) == (3100, 1024)
 
 
@@ -104,6 +113,12 @@ def test_init_containers_and_sidecars_keep_their_kind_and_the_formula() -> None:
         ({"nvidia.com/vgpu": 500}, {"milligpu.dev/limit": 800}, "metadata.annotations[milligpu.dev/limit]"),
         ({"nvidia.com/vgpu": 500}, {"milligpu.dev/polcy": "fixed"}, "milligpu.dev/polcy"),
         ({"nvidia.com/vgpu": 500}, {"milligpu.dev/policy": "fair"}, "milligpu.dev/policy"),
+        (
+            {"nvidia.com/vgpu": 500},
+            {"milligpu.dev/policy": "fixed", "milligpu.dev/limit": "600"},
+            "milligpu.dev/limit",
+        ),
+        ({"nvidia.com/vgpu": 1}, {"milligpu.dev/shares": '{"main": {"milli": 0, "mib": 9}}'}, "milligpu.dev/limit"),
         ({"nvidia.com/vgpu": 500}, {"milligpu.dev/priority": "high"}, "milligpu.dev/priority"),
         ({"nvidia.com/vgpu": 500}, {"milligpu.dev/group": "a"}, "milligpu.dev/group-size"),
         ({"nvidia.com/vgpu": 500}, {"milligpu.dev/group-size": "2"}, "milligpu.dev/group"),
@@ -114,7 +129,7 @@ def test_init_containers_and_sidecars_keep_their_kind_and_the_formula() -> None:
 )
 def test_a_bad_request_is_refused_with_its_field(limits: object, annotations: object, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        native.read(pod(limits, annotations))
+        native.read_request(pod(limits, annotations))
     assert caught.value.field.endswith(field.removeprefix("…"))
 
 
@@ -124,10 +139,10 @@ def test_limits_and_requests_of_a_device_must_agree() -> None:
         "limits": {"nvidia.com/vgpu": "1k"},
         "requests": {"nvidia.com/vgpu": 1000},
     }
-    assert native.read(found).wants_gpu
+    assert native.read_request(found).wants_gpu
     found["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/vgpu": 900}
     with pytest.raises(BadRequest, match="its limit, 1k"):
-        native.read(found)
+        native.read_request(found)
 
 
 @pytest.mark.parametrize(
@@ -136,4 +151,16 @@ def test_limits_and_requests_of_a_device_must_agree() -> None:
 )
 def test_a_manifest_that_is_no_pod_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        native.read(broken)
+        native.read_request(broken)
+
+
+def test_the_old_name_of_a_groups_minimum_is_read() -> None:
+    def group(**minimum: str) -> PodGroup | None:
+        notes = {"milligpu.dev/group": "job", "milligpu.dev/group-size": "4"}
+        notes |= {f"milligpu.dev/group-{key.replace('_', '-')}": value for key, value in minimum.items()}
+        limits = {"nvidia.com/vgpu": 300}
+        spec = {"containers": [{"name": "c", "resources": {"limits": limits}}]}
+        return read_pod({"metadata": {"name": "p", "annotations": notes}, "spec": spec}).gang
+
+    assert group(least="3") == group(min_count="3") == PodGroup("job", 4, 3)
+    assert group(least="2", min_count="3") == PodGroup("job", 4, 3)

@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milligpu import dialects
-from milligpu.dialects.normal import Form, normalise
-from milligpu.dialects.patch import Operation, patch
+from milligpu.dialects.normal import NormalForm, normalize
+from milligpu.dialects.patch import Operation, json_patch
+from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.model.request import PodRequest, ShareRequest
 from milligpu.model.units import Mib, Milli
 from tests.dialects.golden import Case, cases
 
 MEANT = [case for case in cases() if case.means is not None]
-FORM = Form(card=Mib(16384), scheduler="ours")
+FORM = NormalForm(largest_gpu=Mib(16384), scheduler="ours")
 
 
 def by_name(case: Case) -> str:
@@ -42,21 +43,21 @@ def apply(document: Any, operations: list[Operation]) -> Any:
 
 
 @pytest.mark.parametrize("case", MEANT, ids=by_name)
-def test_a_normalised_pod_is_the_same_request(case: Case) -> None:
-    assert dialects.read(normalise(case.pod, FORM)) == dialects.read(case.pod)
+def test_a_normalized_pod_is_the_same_request(case: Case) -> None:
+    assert dialects.read_pod(normalize(case.pod, FORM)) == dialects.read_pod(case.pod)
 
 
 @pytest.mark.parametrize("case", MEANT, ids=by_name)
-def test_a_normalised_pod_stays_as_it_is(case: Case) -> None:
-    once = normalise(case.pod, FORM)
-    assert normalise(once, FORM) == once
-    assert list(patch(once, normalise(once, FORM))) == []
+def test_a_normalized_pod_stays_as_it_is(case: Case) -> None:
+    once = normalize(case.pod, FORM)
+    assert normalize(once, FORM) == once
+    assert list(json_patch(once, normalize(once, FORM))) == []
 
 
-@pytest.mark.parametrize("case", [case for case in MEANT if dialects.read(case.pod).wants_gpu], ids=by_name)
-def test_a_normalised_pod_names_only_native_resources(case: Case) -> None:
-    spec = normalise(case.pod, FORM)["spec"]
-    shares = {each.name: each.share for each in dialects.read(case.pod).containers}
+@pytest.mark.parametrize("case", [case for case in MEANT if dialects.read_pod(case.pod).wants_gpu], ids=by_name)
+def test_a_normalized_pod_names_only_native_resources(case: Case) -> None:
+    spec = normalize(case.pod, FORM)["spec"]
+    shares = {each.name: each.share for each in dialects.read_pod(case.pod).containers}
     found: list[dict[str, Any]] = spec.get("initContainers", []) + spec["containers"]
     for container in found:
         limits: dict[str, Any] = container.get("resources", {}).get("limits", {})
@@ -70,8 +71,8 @@ def test_a_normalised_pod_names_only_native_resources(case: Case) -> None:
 
 @pytest.mark.parametrize("case", MEANT, ids=by_name)
 def test_the_patch_makes_the_normal_form(case: Case) -> None:
-    operations = list(patch(case.pod, normalise(case.pod, FORM)))
-    assert apply(case.pod, operations) == normalise(case.pod, FORM)
+    operations = list(json_patch(case.pod, normalize(case.pod, FORM)))
+    assert apply(case.pod, operations) == normalize(case.pod, FORM)
 
 
 values = st.recursive(
@@ -86,7 +87,7 @@ values = st.recursive(
     new=st.dictionaries(st.text("ab/~", max_size=2), values),
 )
 def test_a_patch_turns_any_document_into_any_other(old: dict[str, Any], new: dict[str, Any]) -> None:
-    assert json.dumps(apply(old, list(patch(old, new))), sort_keys=True) == json.dumps(new, sort_keys=True)
+    assert json.dumps(apply(old, list(json_patch(old, new))), sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
 millis = st.none() | st.integers(0, 1000).map(Milli)
@@ -99,25 +100,26 @@ def shares(draw: st.DrawFn) -> ShareRequest:
     card = None if mib is not None else draw(st.none() | st.integers(1, 1000).map(Milli))
     if mib is None and card is None:
         milli = milli or Milli(1)
-    limit = draw(st.none() | st.integers(max(1, milli or 0), 1000).map(Milli))
+    limits = st.integers(max(1, milli or 0), 1000).map(Milli)
+    limit = draw(st.none() | limits if milli is None or milli > 0 else limits)
     return ShareRequest(draw(st.integers(1, 8)), milli, mib, card, limit)
 
 
 @given(share=shares(), card=st.none() | st.integers(1000, 90000).map(Mib))
-def test_every_share_can_be_said_natively(share: ShareRequest, card: Mib | None) -> None:
-    from milligpu.dialects.shares import counted, format_shares  # noqa: PLC0415
+def test_every_share_can_be_written_natively(share: ShareRequest, card: Mib | None) -> None:
+    from milligpu.dialects.shares import counted_vgpu, format_shares  # noqa: PLC0415
 
-    amount = counted(share, unsaid=1)
+    amount = counted_vgpu(share, unsaid=1)
     pod = {
         "metadata": {"name": "p", "annotations": {"milligpu.dev/shares": format_shares({"main": share})}},
         "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/vgpu": amount}}}]},
     }
     assert read_one(pod) == share
-    assert read_one(normalise(pod, Form(card=card))) == share
+    assert read_one(normalize(pod, NormalForm(largest_gpu=card))) == share
 
 
 def read_one(pod: dict[str, Any]) -> ShareRequest | None:
-    request: PodRequest = dialects.read(pod)
+    request: PodRequest = dialects.read_pod(pod)
     return request.containers[0].share
 
 
@@ -126,72 +128,72 @@ def pod(limits: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "p"}, "spec": {"containers": [main], **spec}}
 
 
-def amounts(form: Form, limits: dict[str, Any]) -> dict[str, str]:
-    return normalise(pod(limits), form)["spec"]["containers"][0]["resources"]["limits"]
+def amounts(form: NormalForm, limits: dict[str, Any]) -> dict[str, str]:
+    return normalize(pod(limits), form)["spec"]["containers"][0]["resources"]["limits"]
 
 
-def test_memory_alone_counts_as_its_part_of_the_largest_card() -> None:
-    assert amounts(Form(card=Mib(16384)), {"aliyun.com/gpu-mem": 4}) == {
+def test_memory_alone_counts_as_a_part_of_the_largest_gpu() -> None:
+    assert amounts(NormalForm(largest_gpu=Mib(16384)), {"aliyun.com/gpu-mem": 4}) == {
         "nvidia.com/vgpu": "250",
         "nvidia.com/vgpu-memory": "4096",
     }
-    assert amounts(Form(), {"aliyun.com/gpu-mem": 4})["nvidia.com/vgpu"] == "1"
-    assert amounts(Form(card=Mib(1024)), {"aliyun.com/gpu-mem": 4})["nvidia.com/vgpu"] == "1000"
+    assert amounts(NormalForm(), {"aliyun.com/gpu-mem": 4})["nvidia.com/vgpu"] == "1"
+    assert amounts(NormalForm(largest_gpu=Mib(1024)), {"aliyun.com/gpu-mem": 4})["nvidia.com/vgpu"] == "1000"
 
 
 def test_several_gpus_count_together() -> None:
     limits = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30, "cpu": "1"}
-    assert amounts(Form(), limits) == {"cpu": "1", "nvidia.com/vgpu": "600", "nvidia.com/vgpu-memory": "3000"}
-    assert amounts(Form(), {"nvidia.com/gpu": "2"}) == {"nvidia.com/vgpu": "2000"}
+    assert amounts(NormalForm(), limits) == {"cpu": "1", "nvidia.com/vgpu": "600", "nvidia.com/vgpu-memory": "3000"}
+    assert amounts(NormalForm(), {"nvidia.com/gpu": "2"}) == {"nvidia.com/vgpu": "2000"}
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [("kai-scheduler", "ours"), ("default-scheduler", "ours"), (None, "ours"), ("volcano", "volcano")],
 )
-def test_other_systems_schedulers_are_not_here(before: str | None, after: str) -> None:
-    found = normalise(pod({"nvidia.com/vgpu": 300}, schedulerName=before), FORM)
+def test_other_systems_schedulers_are_replaced(before: str | None, after: str) -> None:
+    found = normalize(pod({"nvidia.com/vgpu": 300}, schedulerName=before), FORM)
     assert found["spec"]["schedulerName"] == after
 
 
-def test_a_pod_without_gpus_only_loses_sight_of_them() -> None:
+def test_gpus_are_hidden_from_a_pod_that_requests_none() -> None:
     before = pod(None, schedulerName="kai-scheduler")
-    after = normalise(before, FORM)
-    assert [operation["path"] for operation in patch(before, after)] == ["/spec/containers/0/env"]
+    after = normalize(before, FORM)
+    assert [operation["path"] for operation in json_patch(before, after)] == ["/spec/containers/0/env"]
 
 
 def test_what_only_nvidias_plugin_hands_out_stays_visible() -> None:
     before = pod({"nvidia.com/mig-3g.20gb": 1})
-    assert normalise(before, FORM) == before
+    assert normalize(before, FORM) == before
 
 
-def test_nobody_names_the_devices_that_it_sees() -> None:
+def test_admission_replaces_nvidia_visible_devices_in_every_container() -> None:
     before = pod({"nvidia.com/vgpu": 300})
     greedy = [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     before["spec"]["containers"][0]["env"] = greedy
     before["spec"]["containers"].append({"name": "other", "env": greedy})
-    granted, other = normalise(before, FORM)["spec"]["containers"]
+    granted, other = normalize(before, FORM)["spec"]["containers"]
     assert granted["env"] == [{"name": "A", "value": "1"}]
     assert other["env"] == [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 
 
 def test_a_pod_that_names_its_node_is_refused() -> None:
-    with pytest.raises(BadRequest, match="spec.nodeName='n1'"):
-        normalise(pod({"nvidia.com/vgpu": 300}, nodeName="n1"), FORM)
-    normalise(pod(None, nodeName="n1"), FORM)
+    with pytest.raises(BadRequest, match="spec.nodeName: invalid value 'n1'"):
+        normalize(pod({"nvidia.com/vgpu": 300}, nodeName="n1"), FORM)
+    normalize(pod(None, nodeName="n1"), FORM)
 
 
-def test_bitfusions_commands_go_to_a_shell_and_its_server_is_a_node() -> None:
+def test_bitfusions_commands_run_in_a_shell_and_its_server_is_a_node() -> None:
     before = pod({"bitfusion.io/gpu-amount": 1})
     before["metadata"]["annotations"] = {
         "auto-management/bitfusion": "all",
         "bitfusion-client/filter": "server.hostname=bf-server",
     }
     before["spec"]["containers"][0]["command"] = ["python train.py --model=x"]
-    after = normalise(before, FORM)
+    after = normalize(before, FORM)
     assert after["spec"]["containers"][0]["command"] == ["/bin/bash", "-c", "python train.py --model=x"]
     assert after["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "bf-server"}
-    assert normalise(after, FORM) == after
+    assert normalize(after, FORM) == after
 
 
 SHELL = ["/bin/bash", "-c"]
@@ -216,13 +218,24 @@ CALLS: list[tuple[dict[str, list[str]], dict[str, list[str]]]] = [
 
 
 @pytest.mark.parametrize(("before", "after"), CALLS)
-def test_what_bitfusion_was_to_run_runs_without_it(
+def test_a_bitfusion_command_runs_without_bitfusion(
     before: dict[str, list[str]], after: dict[str, list[str]]
 ) -> None:
     asks = pod(None)
     asks["spec"]["containers"][0] |= before
-    admitted = normalise(asks, FORM)
+    admitted = normalize(asks, FORM)
     main = admitted["spec"]["containers"][0]
     assert {key: main[key] for key in ("command", "args") if key in main} == after
-    assert normalise(admitted, FORM) == admitted
-    assert dialects.read(admitted).containers == dialects.read(asks).containers
+    assert normalize(admitted, FORM) == admitted
+    assert dialects.read_pod(admitted).containers == dialects.read_pod(asks).containers
+
+
+def test_a_new_pod_loses_the_grant_of_the_pod_that_it_was_copied_from() -> None:
+    """As by `kubectl debug --copy-to --keep-annotations`, or restored by a backup tool."""
+    notes = {names.GRANT: '{"v":1}', "example.com/other": "x"}
+    for limits in ({names.VGPU: "100"}, {}):
+        container = {"name": "main", "resources": {"limits": limits}}
+        before = {"metadata": {"name": "copy", "annotations": notes}, "spec": {"containers": [container]}}
+        found = normalize(before, FORM)["metadata"]["annotations"]
+        assert names.GRANT not in found
+        assert found["example.com/other"] == "x"

@@ -1,12 +1,13 @@
 import pytest
 
-from milligpu.dialects.resize import Change, format_resize, parse_resize, resized
+from milligpu.dialects.resize import ShareChange, format_resize, parse_resize, resized_grant
 from milligpu.model.errors import BadRequest
-from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.grant import GpuShare, Grant, whole_gpu
+from milligpu.model.request import Share
 from milligpu.model.units import Mib, Milli
 
-FIXED = GpuShare("GPU-a", Milli(300), Mib(4096), Milli(300))
-LOOSE = GpuShare("GPU-a", Milli(300), Mib(4096), Milli(800))
+FIXED = GpuShare("GPU-a", Share(Milli(300), Mib(4096), Milli(300)))
+LOOSE = GpuShare("GPU-a", Share(Milli(300), Mib(4096), Milli(800)))
 
 
 def granted(*shares: GpuShare) -> Grant:
@@ -14,24 +15,24 @@ def granted(*shares: GpuShare) -> Grant:
 
 
 def test_what_is_left_out_stays_and_the_rest_is_the_next_generation() -> None:
-    later = resized(granted(LOOSE), parse_resize('{"main": {"milli": 500}}'))
+    later = resized_grant(granted(LOOSE), parse_resize('{"main": {"milli": 500}}'))
     assert later.generation == 2
-    assert later.containers["main"] == (GpuShare("GPU-a", Milli(500), Mib(4096), Milli(800)),)
+    assert later.containers["main"] == (GpuShare("GPU-a", Share(Milli(500), Mib(4096), Milli(800))),)
     assert later.containers["other"] == (FIXED,)
 
 
-def test_a_ceiling_that_was_the_share_itself_goes_with_it() -> None:
+def test_a_limit_that_was_the_share_stays_equal_to_it() -> None:
     for milli in (100, 700):
-        later = resized(granted(FIXED), parse_resize(f'{{"main": {{"milli": {milli}}}}}'))
-        assert later.containers["main"][0].limit == milli
-    raised = resized(granted(LOOSE), parse_resize('{"main": {"milli": 900}}'))
-    assert raised.containers["main"][0].limit == 900
+        later = resized_grant(granted(FIXED), parse_resize(f'{{"main": {{"milli": {milli}}}}}'))
+        assert later.containers["main"][0].share.limit == milli
+    raised = resized_grant(granted(LOOSE), parse_resize('{"main": {"milli": 900}}'))
+    assert raised.containers["main"][0].share.limit == 900
 
 
-def test_what_it_has_already_is_no_new_generation() -> None:
+def test_a_resize_that_changes_nothing_makes_no_generation() -> None:
     grant = granted(FIXED)
-    assert resized(grant, parse_resize('{"main": {"milli": 300, "mib": 4096}}')) is grant
-    assert resized(grant, {}) is grant
+    assert resized_grant(grant, parse_resize('{"main": {"milli": 300, "mib": 4096}}')) is grant
+    assert resized_grant(grant, {}) is grant
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,12 @@ def test_what_it_has_already_is_no_new_generation() -> None:
     ],
 )
 def test_a_mistake_is_refused_with_its_field(text: str, field: str) -> None:
-    grant = Grant("u", "n1", {"main": (FIXED,), "whole": (GpuShare("GPU-b", whole=True),)})
+    grant = Grant("u", "n1", {"main": (FIXED,), "whole": (whole_gpu("GPU-b"),)})
     with pytest.raises(BadRequest) as caught:
-        resized(grant, parse_resize(text))
+        resized_grant(grant, parse_resize(text))
     assert caught.value.field == field
 
 
-def test_what_is_written_reads_the_same() -> None:
-    changes = {"main": Change(Milli(500), None, Milli(600)), "b": Change(mib=Mib(7))}
+def test_a_resize_survives_being_written_and_read() -> None:
+    changes = {"main": ShareChange(Milli(500), None, Milli(600)), "b": ShareChange(mib=Mib(7))}
     assert parse_resize(format_resize(changes)) == changes

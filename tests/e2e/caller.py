@@ -1,6 +1,7 @@
 """The API server's own interface, for requests that no client library would send."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,13 +17,17 @@ MERGE = "application/merge-patch+json"
 class Caller:
     """Sends requests to the API server as the administrator, or as somebody else with impersonation headers."""
 
-    def __init__(self, cluster: Cluster, headers: dict[str, str] | None = None) -> None:
-        config = KubeConfig.from_file(cluster.kubeconfig).get()
+    def __init__(
+        self, cluster: Cluster, headers: dict[str, str] | None = None, *, kubeconfig: Path | None = None
+    ) -> None:
+        """`kubeconfig` is somebody else's."""
+        config = KubeConfig.from_file(kubeconfig or cluster.kubeconfig).get()
         assert config is not None
-        self._client: httpx2.Client = client_adapter.Client(config, ConnectionParams(trust_env=False))
+        self._config = config
         self._headers = headers or {}
 
     def send(self, method: str, path: str, body: Any, kind: str = "application/json") -> httpx2.Response:
-        with self._client as client:
+        with client_adapter.Client(self._config, ConnectionParams(trust_env=False)) as client:
             headers = {"Content-Type": kind, **self._headers}
-            return client.request(method, path, content=json.dumps(body), headers=headers)
+            content = None if body is None else json.dumps(body)
+            return client.request(method, path, content=content, headers=headers)

@@ -1,7 +1,8 @@
 """Nodes with GPUs that only the control plane believes in, and what the grants in a cluster add up to."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, cast
 
@@ -9,13 +10,17 @@ from lightkube.resources.core_v1 import Event, Pod
 
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
+from devcluster.controlplane import DEFAULT_SCHEDULER
 from devcluster.kwok import KwokNodes
+from devcluster.platform import SchedulerService
 from devcluster.pods import pod
+from milligpu.manifests.kube_scheduler import in_default_scheduler
 from milligpu.model import names
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import Grant
+from milligpu.model.reasons import EventReason
 from milligpu.model.units import Mib
-from milligpu.scheduler.teller import REASON
+from milligpu.wire.driver import encode_driver
 from milligpu.wire.grant import decode_grant
 from milligpu.wire.inventory import encode_inventory
 
@@ -34,13 +39,21 @@ def gpu_nodes(
     resources = {names.VGPU: str(cards * 1000), names.WHOLE_GPU: str(cards)}
 
     def annotations(node: str) -> dict[str, str]:
-        return {names.INVENTORY: inventory(node, cards, **card)}
+        gpus = cards_of(node, cards, **card)
+        driver = encode_driver(gpus)
+        return {names.INVENTORY: encode_inventory(gpus), **({names.DRIVER: driver} if driver else {})}
 
     return add(count, resources=resources, each=annotations, **(options or {}))
 
 
-def inventory(node: str, cards: int, model: str = "Tesla V100-SXM2-16GB", mib: int = CARD_MIB, **card: Any) -> str:
-    return encode_inventory(Gpu(f"GPU-{node}-{at}", model, Mib(mib), **card) for at in range(cards))
+def cards_of(
+    node: str, cards: int, model: str = "Tesla V100-SXM2-16GB", mib: int = CARD_MIB, **card: Any
+) -> list[Gpu]:
+    return [Gpu(f"GPU-{node}-{at}", model, Mib(mib), **card) for at in range(cards)]
+
+
+def inventory(node: str, cards: int, **card: Any) -> str:
+    return encode_inventory(cards_of(node, cards, **card))
 
 
 def share_pod(name: str, milli: int, nodes: KwokNodes | None = None, *, mib: int | None = None, **spec: Any) -> Pod:
@@ -77,10 +90,21 @@ def overcommitted(given: Mapping[str, Grant] | Sequence[Grant], mib: int = CARD_
     memory: Counter[str] = Counter()
     for grant in given.values() if isinstance(given, Mapping) else given:
         for shares in grant.containers.values():
-            for share in shares:
-                milli[share.gpu] += 1000 if share.whole else share.milli
-                memory[share.gpu] += mib if share.whole else share.mib
+            for held in shares:
+                milli[held.gpu] += 1000 if held.share.whole else held.share.milli
+                memory[held.gpu] += mib if held.share.whole else held.share.mib
     return sorted({gpu for gpu in milli if milli[gpu] > 1000 or memory[gpu] > mib})
+
+
+@contextmanager
+def default_scheduler(service: SchedulerService) -> Generator[None]:
+    """Let the cluster's default scheduler ask this service."""
+    plane = service.cluster.control_plane
+    plane.stop_scheduler(DEFAULT_SCHEDULER)
+    plane.start_scheduler(in_default_scheduler(service.url))
+    yield
+    plane.stop_scheduler(DEFAULT_SCHEDULER)
+    plane.start_scheduler()
 
 
 def _happened(event: Event) -> datetime:
@@ -89,7 +113,7 @@ def _happened(event: Event) -> datetime:
     return when
 
 
-def told(cluster: Cluster, namespace: str, name: str, reason: str = REASON) -> str:
+def told(cluster: Cluster, namespace: str, name: str, reason: str = EventReason.GPU_UNAVAILABLE) -> str:
     """The last event with this reason about a pod."""
     events = [
         event

@@ -15,9 +15,9 @@ from devcluster.cluster import Cluster
 from devcluster.platform import GpuNode, SchedulerService
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
+from milligpu.manifests.kube_scheduler import second_scheduler
 from milligpu.model import names
-from milligpu.model.gpu import State
-from milligpu.scheduler.config import second_scheduler
+from milligpu.model.gpu import GpuState
 from milligpu.softgpu.start import inject_fault
 from tests.e2e.scheduling import grants, overcommitted, told
 
@@ -103,7 +103,7 @@ def test_the_example_of_half_a_gpu_runs_as_it_says(gpu_node: GpuNode, namespace:
     assert "GPU memory that this container sees: 20480 MiB" in said
 
 
-def test_two_share_a_card_and_a_third_waits_until_one_goes(gpu_node: GpuNode, namespace: str) -> None:
+def test_two_pods_share_a_gpu_and_a_third_waits_until_one_ends(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
     card = {"milligpu.dev/affinity": "together"}
     for name in ("a", "b"):
@@ -122,7 +122,7 @@ def test_two_share_a_card_and_a_third_waits_until_one_goes(gpu_node: GpuNode, na
     assert log_of(cluster, namespace, "c").split() == ["1", "20480"]
 
 
-def test_a_whole_card_has_nothing_of_ours_in_the_way(gpu_node: GpuNode, namespace: str) -> None:
+def test_a_whole_gpu_runs_without_the_limits_library(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
     program = MEMORY + "import os; print(os.path.exists('/run/milligpu/tenant'))"
     whole = cuda_pod("whole", 1000, program)
@@ -140,7 +140,7 @@ def test_a_pod_that_asked_for_no_gpu_has_none(gpu_node: GpuNode, namespace: str)
     assert "libcuda.so.1: cannot open shared object file" in log_of(cluster, namespace, "bare")
 
 
-def test_a_pod_bound_past_the_scheduler_gets_nothing_and_is_told_why(gpu_node: GpuNode, namespace: str) -> None:
+def test_a_pod_bound_without_the_scheduler_gets_no_gpu_and_an_event(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
     stray = cuda_pod("stray", 100, MEMORY, nodeName=gpu_node.node.name)
     cluster.client.create(stray, namespace=namespace)
@@ -164,18 +164,18 @@ def test_a_share_outlives_the_agent_and_its_death_frees_nothing_twice(gpu_node: 
     until("their folders to go", lambda: not list(containers.iterdir()), 60)
 
 
-def test_an_xid_takes_the_card_out_and_clearing_it_brings_it_back(gpu_node: GpuNode) -> None:
-    folder = gpu_node.cards
+def test_an_xid_makes_the_gpu_unhealthy_until_it_is_cleared(gpu_node: GpuNode) -> None:
+    folder = gpu_node.softgpu_folder
     inject_fault(folder, "1", {"xid": 79})
-    until("the inventory to say so", lambda: gpu_node.inventory()[1].state is State.SICK, 30)
-    assert "79" in gpu_node.inventory()[1].reason
+    until("the inventory to say so", lambda: gpu_node.inventory()[1].state is GpuState.UNHEALTHY, 30)
+    assert "79" in gpu_node.inventory()[1].message
     until("its slots to go", lambda: gpu_node.allocatable(names.VGPU) == 1000, 30)
     inject_fault(folder, "1", {"clear": True})
-    until("the card to be back", lambda: gpu_node.inventory()[1].state is State.OK, 30)
+    until("the card to be back", lambda: gpu_node.inventory()[1].state is GpuState.OK, 30)
     until("its slots to be back", lambda: gpu_node.allocatable(names.VGPU) == 2000, 30)
 
 
-def test_a_running_pod_keeps_a_card_that_falls_sick_and_is_reported(gpu_node: GpuNode, namespace: str) -> None:
+def test_a_running_pod_keeps_an_unhealthy_gpu_and_gets_an_event(gpu_node: GpuNode, namespace: str) -> None:
     cluster = gpu_node.cluster
     cluster.client.create(cuda_pod("stays", 600, HOLD), namespace=namespace)
     wait_for_word(cluster, namespace, "stays", "ready")
@@ -188,17 +188,17 @@ def test_a_running_pod_keeps_a_card_that_falls_sick_and_is_reported(gpu_node: Gp
         return any('pod="stays"' in line and line.endswith(" 1.0") for line in lines)
 
     assert not reported()
-    inject_fault(gpu_node.cards, str(number), {"xid": 79})
+    inject_fault(gpu_node.softgpu_folder, str(number), {"xid": 79})
     text = until("an event", lambda: told(cluster, namespace, "stays", "GPUUnhealthy") or None, 30)
     assert card in text
     assert "79" in text
     assert reported()
     assert wait_for_phase(cluster, namespace, "stays", "Running")
-    inject_fault(gpu_node.cards, str(number), {"clear": True})
+    inject_fault(gpu_node.softgpu_folder, str(number), {"clear": True})
     until("the card to be well", lambda: not reported(), 30)
 
 
-def test_an_admin_takes_one_card_out_and_in_again(gpu_node: GpuNode) -> None:
+def test_an_admin_cordons_and_uncordons_one_gpu(gpu_node: GpuNode) -> None:
     card = gpu_node.inventory()[0].uuid
     program = str(Path(sys.executable).with_name("milligpu"))
     kubeconfig = ["--kubeconfig", str(gpu_node.cluster.kubeconfig)]
@@ -208,10 +208,16 @@ def test_an_admin_takes_one_card_out_and_in_again(gpu_node: GpuNode) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run("cordon", card, "--reason", "noisy fan").returncode == 0
-    until("the card to be out", lambda: gpu_node.inventory()[0].state is State.CORDONED, 30)
-    assert gpu_node.inventory()[0].reason == "noisy fan"
-    assert run("uncordon", card).returncode == 0
-    until("the card to be back", lambda: gpu_node.inventory()[0].state is State.OK, 30)
+    until("the card to be out", lambda: gpu_node.inventory()[0].state is GpuState.CORDONED, 30)
+    assert gpu_node.inventory()[0].message == "noisy fan"
+    back = run("uncordon", card.removeprefix("GPU-")[:8])
+    assert (back.returncode, back.stdout) == (0, f"{card} on {gpu_node.node.name}: uncordoned\n")
+    until("the card to be back", lambda: gpu_node.inventory()[0].state is GpuState.OK, 30)
+    inject_fault(gpu_node.softgpu_folder, "0", {"temperature": 95})
+    until("the heat to be seen", lambda: gpu_node.inventory()[0].state is GpuState.UNHEALTHY, 30)
+    assert "uncordoned, but it stays unhealthy: too hot: 95 degrees" in run("uncordon", card).stdout
+    inject_fault(gpu_node.softgpu_folder, "0", {"clear": True})
+    until("the card to be cool", lambda: gpu_node.inventory()[0].state is GpuState.OK, 30)
     unknown = run("cordon", "GPU-none")
     assert unknown.returncode == 2
     assert card in unknown.stderr

@@ -1,35 +1,34 @@
-"""A node under load and under fire: nothing is given twice, nothing is lost, and no pod dies of us."""
+"""Load and failures on a node: no GPU is over-committed, no share is lost, and no pod fails because of us."""
 
 import struct
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lightkube.resources.core_v1 import Event, Pod
 
-from bench.chaos.__main__ import run
-from bench.chaos.observe import is_stranded
-from bench.chaos.script import Blow, Create, Manner, Part, Round, Script
-from bench.chaos.stage import NAMESPACE, Stage
 from devcluster.api import list_in
 from devcluster.cluster import Cluster
-from devcluster.fixtures import unique_name
-from devcluster.platform import Platform, install_platform
+from devcluster.platform import Platform
 from devcluster.pods import phase, pod
 from devcluster.wait import until
 from milligpu.model import names
+from testing.chaos.__main__ import run
+from testing.chaos.observe import is_stranded
+from testing.chaos.script import REBOOTS, Component, Create, Disruption, PodLifecycle, Round, Script
+from testing.chaos.testbed import NAMESPACE, ChaosTestbed, run_rounds
 from tests.e2e.scheduling import grant_of, grants, overcommitted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 PODS = 50
-# What Kubernetes says of pods that wait for the scheduler, and of any pod of a cluster as young and small as this.
+# Kubernetes' own event reasons for pods that wait for the scheduler, and for any pod of a new, small cluster.
 NOT_OURS = ("FailedScheduling", "MissingClusterDNS", "FailedMount")
-# With this seed all parts are hurt in so many rounds.
+# With these seeds every component is disrupted within this many rounds; in the few rounds all but the node itself.
 ROUNDS, SEED = 20, 36
+FEW_ROUNDS, FEW_SEED = 6, 713
 CARD_MIB = 40960
 MIB = 1 << 20
-# What a container sees of itself: the driver's answer, its limits page, and its own account after an allocation.
+# What a container sees: the driver's answers, its limits page, and its usage page after an allocation.
 LOOK = """
 import ctypes, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -50,22 +49,20 @@ time.sleep(100000)
 
 
 @pytest.fixture(scope="module")
-def platform(built_programs: None) -> Iterator[tuple[Cluster, Platform]]:
-    """A cluster that these tests may hurt."""
-    del built_programs
-    with Cluster.start(unique_name(), real_nodes=1) as cluster:
-        yield cluster, install_platform(cluster, devices=2)
+def platform(hurt_cluster: Cluster, hurt_platform: Platform) -> tuple[Cluster, Platform]:
+    """A cluster that these tests may disrupt."""
+    return hurt_cluster, hurt_platform
 
 
-def test_fifty_pods_at_once_run_at_the_first_attempt_each_with_its_own_share(
+def test_fifty_pods_created_at_once_start_without_retries_and_get_their_shares(
     platform: tuple[Cluster, Platform],
 ) -> None:
     cluster, _ = platform
     sizes = {f"pod-{number}": 10 + number for number in range(PODS)}
 
     def create(name: str) -> None:
-        wanted = pod(name, ["python3", "-c", LOOK], resources={names.VGPU: str(sizes[name])})
-        cluster.client.create(wanted, namespace=NAMESPACE)
+        requested = pod(name, ["python3", "-c", LOOK], resources={names.VGPU: str(sizes[name])})
+        cluster.client.create(requested, namespace=NAMESPACE)
 
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(create, sizes))
@@ -97,12 +94,13 @@ def _sees_its_share(cluster: Cluster, name: str, found: Pod, milli: int) -> None
     assert [status.restartCount for status in found.status.containerStatuses or []] == [0]
     grant = grant_of(found)
     assert grant is not None
-    ((share,),) = grant.containers.values()
+    ((held,),) = grant.containers.values()
+    share = held.share
     assert (share.milli, share.mib) == (milli, CARD_MIB * milli // 1000)
     said = until(f"{name} to say what it sees", lambda: _words(cluster, name), 60)
     assert (int(said[0]), int(said[1])) == (1, share.mib * MIB)
     uuid, page_milli, _, cap = struct.unpack("<48sIIQ", bytes.fromhex(said[2])[:64])
-    assert (uuid.rstrip(b"\0").decode(), page_milli, cap) == (share.gpu, milli, share.mib * MIB)
+    assert (uuid.rstrip(b"\0").decode(), page_milli, cap) == (held.gpu, milli, share.mib * MIB)
     (used,) = struct.unpack("<Q", bytes.fromhex(said[3]))
     assert MIB <= used <= cap
 
@@ -111,7 +109,7 @@ def _words(cluster: Cluster, name: str) -> list[str] | None:
     return "".join(cluster.client.log(name, namespace=NAMESPACE)).split() or None
 
 
-def test_the_judge_tells_a_stranded_pod_by_the_runtime(platform: tuple[Cluster, Platform]) -> None:
+def test_a_stranded_pod_is_recognized_by_its_container_in_the_runtime(platform: tuple[Cluster, Platform]) -> None:
     cluster, (node, *_) = platform[0], platform[1].nodes
     cluster.client.create(pod("runs", ["python3", "-c", LOOK], resources={names.VGPU: "100"}), namespace=NAMESPACE)
     until("it to run", lambda: phase(cluster.client.get(Pod, "runs", namespace=NAMESPACE)) == "Running", 60)
@@ -131,31 +129,44 @@ def test_the_judge_tells_a_stranded_pod_by_the_runtime(platform: tuple[Cluster, 
     until("it to be gone", lambda: not list_in(cluster.client, Pod, NAMESPACE), 60)
 
 
-@pytest.mark.parametrize("part", [Part.REBOOT, Part.STALE_REBOOT])
-def test_after_a_reboot_every_container_has_the_share_that_it_had(
-    platform: tuple[Cluster, Platform], part: Part
+@pytest.mark.parametrize("component", [Component.REBOOT, Component.STALE_REBOOT])
+def test_after_a_reboot_every_container_has_its_share_again(
+    platform: tuple[Cluster, Platform], component: Component
 ) -> None:
-    stage = Stage(*platform)
+    testbed = ChaosTestbed(*platform)
     made = [
-        Create(f"{part.name.lower().replace('_', '-')}-{milli}", milli, Manner.STAYS)
+        Create(f"{component.name.lower().replace('_', '-')}-{milli}", milli, PodLifecycle.STAYS)
         for milli in (1000, 500, 300, 200)
     ]
-    with stage.watched():
-        stage.play(Round(1, tuple((0.0, step) for step in made)))
+    with testbed.watched():
+        testbed.run_round(Round(1, tuple((0.0, step) for step in made)))
         before = grants(platform[0], NAMESPACE)
-        stage.play(Round(2, ((0.0, Blow(part, 0.0)),)))
-        # Those that the kubelet would not have while no plugin was there are gone; all others are as they were.
+        testbed.run_round(Round(2, ((0.0, Disruption(component, 0.0)),)))
+        # Pods that the kubelet rejected while no device plugin ran are gone; all others are unchanged.
         after = grants(platform[0], NAMESPACE)
-        stage.finish()
-    assert stage.outcome.violations == []
+        testbed.finish()
+    assert testbed.outcome.violations == []
     assert len(before) == len(made)
     assert after == {name: grant for name, grant in before.items() if name in after}
-    assert len(after) == len(made) - stage.outcome.rejected.total()
+    assert len(after) == len(made) - testbed.outcome.rejected.total()
 
 
-def test_twenty_rounds_of_chaos_leave_the_books_true(built_programs: None) -> None:
+def test_six_rounds_of_chaos_disrupt_each_component_and_cause_no_violation(
+    platform: tuple[Cluster, Platform],
+) -> None:
+    # Reboots take a minute; the test above has both kinds.
+    disrupted = {component for each in Script(FEW_SEED).rounds(FEW_ROUNDS) for component in each.components}
+    assert disrupted == set(Component) - REBOOTS
+    outcome = run_rounds(ChaosTestbed(*platform), FEW_ROUNDS, FEW_SEED)
+    assert outcome.violations == []
+    assert outcome.rounds == FEW_ROUNDS
+
+
+@pytest.mark.alone
+@pytest.mark.long
+def test_twenty_rounds_of_chaos_cause_no_violation(built_programs: None) -> None:
     del built_programs
-    assert {part for each in Script(SEED).rounds(ROUNDS) for part in each.parts} == set(Part)
+    assert {component for each in Script(SEED).rounds(ROUNDS) for component in each.components} == set(Component)
     outcome = run(ROUNDS, SEED, logs=None)
     assert outcome.violations == []
     assert outcome.rounds == ROUNDS

@@ -14,7 +14,9 @@ from devcluster.cluster import Cluster
 from devcluster.pods import pod, wait_for_phase, why_unscheduled
 from devcluster.wait import until
 from milligpu.kubelet.device_plugin import DevicePlugin
-from milligpu.kubelet.pod_resources import Held, PodResources
+from milligpu.kubelet.held_devices import HeldDevices
+from milligpu.kubelet.pod_resources import PodResources
+from milligpu.model.request import PodRef
 
 pytestmark = pytest.mark.e2e
 
@@ -74,11 +76,11 @@ def wait_for_slots(cluster: Cluster, count: int) -> None:
     until(f"the node to have {count} slots", lambda: allocatable(cluster) == str(count), 30)
 
 
-def held(cluster: Cluster) -> list[Held]:
-    async def ask() -> list[Held]:
+def held(cluster: Cluster) -> list[HeldDevices]:
+    async def ask() -> list[HeldDevices]:
         kubelet = PodResources(cluster.nodes[0].pod_resources_socket)
         try:
-            return [each for each in await kubelet.held() if RESOURCE in each.slots]
+            return [each for each in await kubelet.held() if each.resource == RESOURCE]
         finally:
             await kubelet.close()
 
@@ -123,8 +125,8 @@ def test_a_container_starts_when_its_cdi_file_is_written_and_not_before(
     [(name, slots)] = plugin.allocated.items()
     assert len(slots) == 3
     [holder] = held(real_cluster)
-    assert (holder.namespace, holder.pod, holder.container) == (namespace, "user", "main")
-    assert holder.slots[RESOURCE] == set(slots)
+    assert (holder.pod, holder.container) == (PodRef(namespace, "user"), "main")
+    assert holder.slots == set(slots)
 
     file = write_cdi(real_cluster, name, "MILLIGPU_TEST=granted")
     wait_for_phase(real_cluster, namespace, "user", "Succeeded")
@@ -146,7 +148,9 @@ def test_more_slots_than_there_are_keep_a_pod_waiting(
     assert plugin.allocated == {}
 
 
-def test_a_restarted_kubelet_is_registered_with_anew(real_cluster: Cluster, plugin: Plugin, namespace: str) -> None:
+def test_the_agent_registers_again_with_a_restarted_kubelet(
+    real_cluster: Cluster, plugin: Plugin, namespace: str
+) -> None:
     wait_for_slots(real_cluster, 5)
     kubelet = real_cluster.nodes[0].kubelet
     kubelet.kill()

@@ -43,7 +43,7 @@ def drawn(dice: random.Random) -> PodSpec:
 def needs(spec: PodSpec) -> int:
     """By our sum."""
     found: dict[str, Any] = cast(Any, Pod(metadata=ObjectMeta(name="x", namespace="y"), spec=spec)).to_dict()
-    return sum(demand.milli for demand in footprint(dialects.read(found).containers, CARD).demands)
+    return sum(demand.milli for demand in footprint(dialects.read_pod(found).containers, CARD).demands)
 
 
 def test_a_pod_fits_by_our_sum_exactly_when_it_fits_by_kube_schedulers(

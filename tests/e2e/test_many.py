@@ -10,7 +10,7 @@ from devcluster.cluster import Cluster
 from devcluster.fixtures import NewCluster, new_namespace
 from devcluster.pods import node_name, pod, wait_for_phase
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 SERVE = """
 import http.server
@@ -28,7 +28,7 @@ for _ in range(100):
 """
 
 
-def test_two_real_nodes_have_folders_of_their_own_and_pods_that_reach_each_other(
+def test_two_real_nodes_have_their_own_directories_and_pods_that_reach_each_other(
     new_cluster: NewCluster,
 ) -> None:
     cluster = new_cluster(real_nodes=2)

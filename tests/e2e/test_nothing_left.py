@@ -20,7 +20,7 @@ from devcluster.fixtures import unique_name
 from devcluster.record import Clusters, Record
 from devcluster.wait import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 # Where programs like these usually leave something.
 FOLDERS = ("/run", "/run/netns", "/var/run/cdi", "/var/lib", "/var/lib/cni", "/var/log", "/etc", "/usr/libexec")
@@ -162,11 +162,13 @@ def test_nothing_is_left_of_a_cluster_that_was(
     for kind, seen in asdict(alive).items():
         assert seen, kind
 
-    # Gone once is gone: somebody else's cluster may get the same addresses the moment they are free.
-    left = asdict(alive)
+    # Gone once is gone: somebody else may get the same addresses or namespace numbers the moment they are free.
+    left, last = asdict(alive), alive
 
     def gone() -> bool:
-        now = asdict(traces(record, alive))
+        nonlocal last
+        last = traces(record, last)
+        now = asdict(last)
         for kind in [kind for kind in left if not now[kind]]:
             del left[kind]
         return not left

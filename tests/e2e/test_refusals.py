@@ -61,7 +61,7 @@ def test_a_user_without_a_role_may_do_nothing(control_plane: Cluster, namespace:
         assert refused.value.status.code == 403
 
 
-def test_the_api_server_refuses_whoever_shows_no_certificate(control_plane: Cluster) -> None:
+def test_the_api_server_refuses_clients_without_a_certificate(control_plane: Cluster) -> None:
     with _https(control_plane) as client:
         answer = client.get(f"{control_plane.control_plane.server}/api/v1/nodes")
 
@@ -69,7 +69,7 @@ def test_the_api_server_refuses_whoever_shows_no_certificate(control_plane: Clus
     assert "system:anonymous" in answer.text
 
 
-def test_the_kubelet_refuses_whoever_shows_no_certificate(real_cluster: Cluster) -> None:
+def test_the_kubelet_refuses_clients_without_a_certificate(real_cluster: Cluster) -> None:
     node = real_cluster.nodes[0]
     with _https(real_cluster) as client:
         answer = client.get(f"https://{node.address}:{KUBELET_PORT}/pods")

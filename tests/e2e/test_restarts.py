@@ -8,7 +8,7 @@ from lightkube.resources.core_v1 import Pod
 
 from devcluster import kwok
 from devcluster.cluster import Cluster
-from devcluster.fixtures import new_namespace, unique_name
+from devcluster.fixtures import new_namespace
 from devcluster.pods import pod, wait_for_phase
 from devcluster.process import Process
 from devcluster.wait import until
@@ -20,11 +20,9 @@ API_IS_BACK_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(built_programs: None) -> Iterator[Cluster]:
+def cluster(hurt_cluster: Cluster) -> Cluster:
     """A cluster that these tests may hurt."""
-    del built_programs
-    with Cluster.start(unique_name(), real_nodes=1) as cluster:
-        yield cluster
+    return hurt_cluster
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +58,8 @@ def test_a_process_that_died_is_reported_with_its_last_words(cluster: Cluster) -
 
     with pytest.raises(Exception, match=r"broken died \(exit code 1\)(.|\n)*nonsense"):
         scheduler.must_run()
+    # Else whoever starts again what is down would start this one, too.
+    cluster.control_plane.stop_scheduler("broken")
 
 
 def _component(cluster: Cluster, name: str) -> Process:

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
+from lightkube.resources.scheduling_v1 import PriorityClass
 
+from devcluster.api import read_json
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewKwokNodes
 from devcluster.platform import SchedulerService
 from devcluster.pods import node_name, wait_for_phase
 from devcluster.wait import until
-from milligpu.scheduler.config import SECOND_SCHEDULER_GATES, second_scheduler
+from milligpu.manifests.kube_scheduler import SECOND_SCHEDULER_GATES, second_scheduler
 from tests.e2e.scheduling import gpu_nodes, grant_of, grants, overcommitted, share_pod, told
 
 pytestmark = pytest.mark.e2e
@@ -64,7 +67,7 @@ def test_a_pod_waits_with_a_reason_and_is_woken_when_a_share_frees(
 
     said = until("an event that says why", lambda: told(control_plane, namespace, "c") or None, 30)
     card = f"{nodes.names[0]}/GPU-{nodes.names[0]}"
-    assert f"1 InsufficientGPUCore (best: {card}-0 400 of 500)" in said
+    assert f"1 InsufficientGPUCore (best: {card}-0 has 0.4 of 0.5 GPU)" in said
     assert "try 0.4 GPU, or again when pod a on" in said
 
     assert milligpu(control_plane, "explain", "c", "-n", namespace) == said
@@ -72,6 +75,28 @@ def test_a_pod_waits_with_a_reason_and_is_woken_when_a_share_frees(
 
     control_plane.client.delete(Pod, "b", namespace=namespace)
     wait_for_phase(control_plane, namespace, "c", "Running")
+    assert overcommitted(grants(control_plane, namespace)) == []
+
+
+def test_preemption_evicts_only_what_makes_room_on_one_gpu(
+    control_plane: Cluster, kwok_cluster: NewKwokNodes, namespace: str, service: SchedulerService
+) -> None:
+    nodes = gpu_nodes(kwok_cluster, 1, cards=2)
+    for name, milli in (("a", 600), ("b", 600), ("c", 400), ("d", 400)):
+        control_plane.client.create(share_pod(name, milli, nodes, schedulerName=NAME), namespace=namespace)
+        wait_for_phase(control_plane, namespace, name, "Running")
+    important = PriorityClass(metadata=ObjectMeta(name=f"{namespace}-important"), value=1000)
+    control_plane.client.create(important)
+    # By the node's total both pods of 400 would have to go, and then no GPU has 500 free.
+    asked = share_pod("high", 500, nodes, schedulerName=NAME, priorityClassName=f"{namespace}-important")
+    control_plane.client.create(asked, namespace=namespace)
+
+    wait_for_phase(control_plane, namespace, "high", "Running")
+    listed = read_json(control_plane.client, f"/api/v1/namespaces/{namespace}/pods")
+    left = {each["metadata"]["name"] for each in listed["items"]}
+    control_plane.client.delete(PriorityClass, f"{namespace}-important")
+
+    assert left in ({"a", "c", "d", "high"}, {"b", "c", "d", "high"})
     assert overcommitted(grants(control_plane, namespace)) == []
 
 
@@ -85,7 +110,7 @@ def test_free_shows_the_largest_share_of_each_model(
     rooms = {room["model"]: room for room in json.loads(milligpu(control_plane, "free", "-o", "json"))}
 
     found = rooms["Quadro RTX 6000"]
-    assert (found["cards"], found["whole"], found["milli"], found["mib"]) == (2, 1, 1000, 24576)
+    assert (found["gpus"], found["whole"], found["milli"], found["mib"]) == (2, 1, 1000, 24576)
     assert found["total"] == 1400
 
 

@@ -1,42 +1,54 @@
 """Nobody but the scheduler writes grants, nobody but a node's agent its inventory, and neither can do more."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import pytest
+import yaml
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 
 from devcluster.api import patch_global
 from devcluster.cluster import Cluster
-from devcluster.fixtures import unique_name
 from devcluster.platform import SchedulerService, account_kubeconfig, install
 from devcluster.pods import pod, wait_for_phase
+from devcluster.wait import until
+from milligpu.manifests.bundle import AGENT, SCHEDULER
+from milligpu.manifests.mutating_policies import mutating_policies
+from milligpu.manifests.webhook_configuration import WebhookAddress, webhook_configuration
 from milligpu.model import names
-from milligpu.model.grant import GpuShare, Grant
-from milligpu.scheduler.config import in_default_scheduler
-from milligpu.scheduler.manifests import AGENT, SCHEDULER
+from milligpu.model.grant import Grant, whole_gpu
 from milligpu.wire.grant import encode_grant
 from tests.e2e.caller import MERGE, Caller
-from tests.e2e.scheduling import gpu_nodes, grant_of, inventory, share_pod
+from tests.e2e.scheduling import default_scheduler, grant_of, inventory, share_pod, told
+from tests.e2e.test_classes import condition, existing, gpu_class
 
 pytestmark = pytest.mark.e2e
 
-FORGED = encode_grant(Grant("u", "n", {"main": (GpuShare("GPU-1", whole=True),)}))
+FORGED = encode_grant(Grant("u", "n", {"main": (whole_gpu("GPU-1"),)}))
+
+
+@contextmanager
+def guarded_service(cluster: Cluster) -> Generator[SchedulerService]:
+    """The policies without the webhook, and the service under its own account, which the scheduler asks."""
+    admission = [*webhook_configuration(WebhookAddress()), *mutating_policies(WebhookAddress())]
+    cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(admission))
+    install(cluster)
+    kubeconfig = account_kubeconfig(cluster, SCHEDULER)
+    service = SchedulerService(cluster, "service", "--namespace", "milligpu", kubeconfig=kubeconfig)
+    with default_scheduler(service.start().wait_ready()):
+        yield service
+    service.process.stop()
+    cluster.client.deletecollection(Pod, namespace="default", grace_period=0)
 
 
 @pytest.fixture(scope="module")
-def guarded(built_programs: None) -> Iterator[Cluster]:
-    """A cluster with the policies, two nodes with GPUs, and the service under its own account."""
-    with Cluster.start(unique_name()) as cluster:
-        gpu_nodes(cluster.add_kwok_nodes, 2, options={"prefix": "guarded", "taints": ()})
-        install(cluster)
-        kubeconfig = account_kubeconfig(cluster, SCHEDULER)
-        service = SchedulerService(cluster, "service", "--namespace", "milligpu", kubeconfig=kubeconfig)
-        service.start().wait_ready()
-        cluster.control_plane.stop_scheduler("kube-scheduler")
-        cluster.control_plane.start_scheduler(in_default_scheduler(service.url))
-        yield cluster
+def guarded(guarded: Cluster) -> Iterator[Cluster]:
+    """A cluster with the policies, two nodes with GPUs, and the service under its own account; no webhook."""
+    with guarded_service(guarded):
+        yield guarded
 
 
 NOTE = {"metadata": {"annotations": {names.GRANT: FORGED}}}
@@ -86,7 +98,7 @@ def test_a_pod_cannot_be_created_with_a_grant(guarded: Cluster) -> None:
         guarded.client.create(pod("born", annotations={names.GRANT: FORGED}), namespace="default")
 
 
-def test_other_annotations_and_bindings_without_a_grant_are_nobodys_business(guarded: Cluster) -> None:
+def test_other_annotations_and_bindings_without_a_grant_are_allowed(guarded: Cluster) -> None:
     guarded.client.create(pod("plain", schedulerName="nobody"), namespace="default")
     other = {"metadata": {"annotations": {"example.com/note": "x"}}}
 
@@ -99,7 +111,7 @@ def test_other_annotations_and_bindings_without_a_grant_are_nobodys_business(gua
     assert bound.status_code == 201, bound.text
 
 
-def test_the_service_grants_with_its_own_account_and_nobody_takes_the_grant_away(guarded: Cluster) -> None:
+def test_only_the_services_account_writes_grants_and_no_user_can_remove_one(guarded: Cluster) -> None:
     guarded.client.create(share_pod("served", 500), namespace="default")
     placed = wait_for_phase(guarded, "default", "served", "Running")
     assert grant_of(placed) is not None
@@ -114,13 +126,14 @@ def test_the_service_grants_with_its_own_account_and_nobody_takes_the_grant_away
 def test_only_the_agent_of_a_node_writes_its_inventory(guarded: Cluster) -> None:
     mine = account_kubeconfig(guarded, AGENT, "--bound-object-kind=Node", "--bound-object-name=guarded-0")
     more = {"metadata": {"annotations": {names.INVENTORY: inventory("guarded-0", 2, milli=500)}}}
+    driver = {"metadata": {"annotations": {names.DRIVER: '{"v":1,"driver":"999"}'}}}
     agent, admin = guarded.client_of(mine), guarded.client
     kubelet = guarded.client_of(guarded.control_plane.pki.node_kubeconfig("guarded-0"))
     unbound = guarded.client_of(account_kubeconfig(guarded, AGENT))
 
-    for who in (admin, kubelet, unbound):
+    for who, change in product((admin, kubelet, unbound), (more, driver)):
         with pytest.raises(ApiError, match="may write or remove the annotation"):
-            patch_global(who, Node, "guarded-0", more)
+            patch_global(who, Node, "guarded-0", change)
     with pytest.raises(ApiError, match="may write or remove the annotation"):
         patch_global(agent, Node, "guarded-1", more)
     answer = Caller(guarded).send("PATCH", "/api/v1/nodes/guarded-0/status", more, MERGE)
@@ -130,14 +143,36 @@ def test_only_the_agent_of_a_node_writes_its_inventory(guarded: Cluster) -> None
     patch_global(admin, Node, "guarded-0", {"metadata": {"labels": {"example.com/rack": "7"}}})
 
 
+def test_a_class_that_got_past_admission_says_what_is_wrong_with_it(guarded: Cluster) -> None:
+    bad = [gpu_class("huge", "memory>=20Ti"), gpu_class("a", "ecc", "b"), gpu_class("b", "ecc", "a")]
+    with existing(guarded, *bad):
+        found = [
+            until("a condition", lambda name=name: condition(guarded, name), 30) for name in ("huge", "a", "b")
+        ]
+        until(
+            "the cycle",
+            lambda: {(condition(guarded, name) or {}).get("reason") for name in "ab"} == {"FallbackCycle"},
+            30,
+        )
+        assert (found[0]["status"], found[0]["reason"]) == ("False", "InvalidRequirements")
+        assert "'20Ti'" in found[0]["message"]
+        notes = {names.CLASS: "huge"}
+        guarded.client.create(share_pod("of-huge", 500, annotations=notes), namespace="default")
+        until("the reason", lambda: "ClassInvalid" in told(guarded, "default", "of-huge"), 30)
+
+
 API = "authorization.k8s.io/v1"
 SCHEDULER_RIGHTS = {
     ("", "nodes", "get list watch"),
     ("", "pods", "get list watch"),
     ("", "resourcequotas", "list"),
     ("", "pods/binding", "create"),
+    ("", "pods/eviction", "create"),
     ("", "pods/status", "patch"),
+    ("", "nodes/status", "patch"),
     ("events.k8s.io", "events", "create"),
+    ("milligpu.dev", "gpuclasses", "get list watch"),
+    ("milligpu.dev", "gpuclasses/status", "patch"),
 }
 LEADERSHIP = {("coordination.k8s.io", "leases", "create"), ("coordination.k8s.io", "leases", "get update")}
 # What every authenticated account has: to ask about itself.

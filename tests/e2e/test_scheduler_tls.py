@@ -36,12 +36,12 @@ def test_pods_are_placed_over_tls_and_strangers_are_not_let_in(
     known.load_cert_chain(client.certificate, client.key)
 
     def ready() -> bool:
-        return httpx2.get(f"{url}/readyz", verify=known, timeout=5).status_code == 200
+        return httpx2.get(f"{url}/leading", verify=known, timeout=5).status_code == 200
 
     until("the service", ready, 60, retry=(httpx2.TransportError,))
     stranger = ssl.create_default_context(cafile=authority.certificate)
     with pytest.raises(httpx2.TransportError):
-        httpx2.get(f"{url}/readyz", verify=stranger, timeout=5)
+        httpx2.get(f"{url}/leading", verify=stranger, timeout=5)
 
     trust = ["--tls-ca", authority.certificate, "--tls-cert", client.certificate, "--tls-key", client.key]
     arguments = ["scheduler", "config", "--url", url, "--scheduler-name", NAME, "-o", "json", *map(str, trust)]

@@ -1,7 +1,7 @@
-"""A driver that does nothing but remember how it was called, with every symbol of the API.
+"""A driver that only records how it was called, with every symbol of the API.
 
-The software GPU has no arrays and no old inter-process handles. Whether these calls reach a driver unchanged, and
-what is charged for them, is seen here; what a card would do with them is not.
+The software GPU has no mipmapped arrays and no legacy inter-process handles. These tests show that such calls reach
+a driver unchanged and what is charged for them, but not what a real GPU would do with them.
 """
 
 import subprocess
@@ -11,10 +11,10 @@ from pathlib import Path
 from cudaapi import header
 from vendorapi.header import Function
 
-_BY_VALUE = ("CUipcMemHandle", "CUipcEventHandle", "CUmemLocation", "CUuuid")
+_BY_VALUE = ("CUipcMemHandle", "CUipcEventHandle", "CUmemLocation", "CUuuid", "CUeglFrame")
 _MOST_ARGUMENTS = 16
 
-# What an answer must be for the limits library to go on.
+# What the limits library needs as an answer to continue.
 _ANSWERS = {
     "cuDriverGetVersion": "*driverVersion = CUDA_VERSION;",
     "cuDeviceGetCount": "*count = 1;",
@@ -30,12 +30,12 @@ _ANSWERS = {
     "cuMemRetainAllocationHandle": "*handle = last;",
     "cuMemAllocPitch_v2": "*dptr = ++last << 20; *pPitch = (WidthInBytes + 511) / 512 * 512;",
 }
-# Where the first parameter is what was made.
+# Functions that return what they created in their first parameter.
 _MAKERS = ("Create", "Alloc", "Import", "Open", "Load", "PrimaryCtxRetain")
 
 _HEAD = """
 #define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "all.h"
 #include <stdint.h>
 #include <string.h>
 #define API __attribute__((visibility("default")))
@@ -48,7 +48,7 @@ static const unsigned char UUID[16] = {{{uuid}}};
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One function: what kind each of its parameters is."""
+    """One function and the kind of each of its parameters."""
 
     name: str
     kinds: list[str]
@@ -77,13 +77,22 @@ def _function(place: int, function: Function) -> str:
 
 
 def build(library: Path, uuid: bytes) -> list[Symbol]:
-    """Compile it; the symbols in the order of `standin_seen`."""
+    """Compile the stand-in; returns the symbols in the order of `standin_seen`."""
     include = header.include_folder()
     functions = [function for _, function in sorted(header.read("cc", include).functions.items())]
     text = _HEAD.format(most=_MOST_ARGUMENTS, count=len(functions), uuid=", ".join(map(str, uuid)))
     text += "\n".join(_function(place, function) for place, function in enumerate(functions))
     source = library.with_suffix(".c")
     source.write_text(text)
-    options = ["-shared", "-fPIC", "-O1", "-w", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", f"-I{include}"]
+    options = [
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-w",
+        "-Wl,-Bsymbolic",
+        "-Wl,-soname,libcuda.so.1",
+        f"-I{include}",
+        f"-I{Path(header.__file__).parent}",
+    ]
     subprocess.run(["cc", *options, "-o", library, source], check=True)
     return [Symbol(each.symbol, [_kind(p.declaration) for p in each.parameters]) for each in functions]

@@ -1,4 +1,4 @@
-"""Which cards a tenant sees, by CUDA and by NVML: its own, under the same numbers, with its share of memory."""
+"""The GPUs that a tenant sees through CUDA and NVML: its own, with consistent indices and its memory limit."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.enforce.conftest import Tenants
-from tests.enforce.rig import CAP, CONTEXT, MIB, Cards
+from tests.enforce.rig import CONTEXT, MEMORY_LIMIT, MIB, SoftGpus
 from tests.enforce.test_memory import PROGRAM, finish, python, read
 
 UUIDS = (
@@ -43,8 +43,8 @@ print(json.dumps({
     "memory": [memory.total, memory.used, memory.free],
     "newer": [newer.total, newer.used, newer.free],
     "processes": [[p.pid, p.usedGpuMemory] for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handles[0])],
-    "another card": refused(pynvml.nvmlDeviceGetHandleByUUID, sys.argv[1]),
-    "one card too many": refused(pynvml.nvmlDeviceGetHandleByIndex, len(handles)),
+    "another GPU": refused(pynvml.nvmlDeviceGetHandleByUUID, sys.argv[1]),
+    "index out of range": refused(pynvml.nvmlDeviceGetHandleByIndex, len(handles)),
     "clocks": refused(pynvml.nvmlDeviceSetGpuLockedClocks, handles[0], 500, 500),
     "power": refused(pynvml.nvmlDeviceSetPowerManagementLimit, handles[0], 100000),
     "name": pynvml.nvmlDeviceGetName(handles[0]),
@@ -53,24 +53,28 @@ print(json.dumps({
 )
 
 
-def test_only_the_cards_of_the_page_are_there_whatever_the_variable_says(tenant: Tenants, two_cards: Cards) -> None:
-    first, second = two_cards.uuids
-    made = tenant(on=two_cards, uuids=[second])
+def test_only_gpus_on_the_limits_page_are_visible_whatever_cuda_visible_devices_says(
+    tenant: Tenants, two_gpus: SoftGpus
+) -> None:
+    first, second = two_gpus.uuids
+    made = tenant(on=two_gpus, uuids=[second])
     for variable in ({}, {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": f"{second[:12]}"}):
         assert json.loads(made.python(UUIDS, **variable).stdout) == [second]
     for nothing in ("1", first, "", "-1", "GPU-"):
         assert json.loads(made.python(UUIDS, CUDA_VISIBLE_DEVICES=nothing).stdout) == 100
 
 
-def test_numbers_follow_the_page_and_the_programs_own_choice(tenant: Tenants, two_cards: Cards) -> None:
-    first, second = two_cards.uuids
-    made = tenant(on=two_cards, uuids=[second, first])
+def test_device_indices_follow_the_limits_page_and_cuda_visible_devices(
+    tenant: Tenants, two_gpus: SoftGpus
+) -> None:
+    first, second = two_gpus.uuids
+    made = tenant(on=two_gpus, uuids=[second, first])
     assert json.loads(made.python(UUIDS).stdout) == [second, first]
     assert json.loads(made.python(UUIDS, CUDA_VISIBLE_DEVICES="1,0").stdout) == [first, second]
     assert json.loads(made.python(UUIDS, CUDA_VISIBLE_DEVICES=f"{first},5,0").stdout) == [first]
 
 
-def test_the_variable_is_as_the_program_left_it(tenant: Tenants) -> None:
+def test_cuda_visible_devices_stays_as_the_program_set_it(tenant: Tenants) -> None:
     code = PROGRAM + (
         "import ctypes\ncuda.cuInit(0); libc = ctypes.CDLL(None); libc.getenv.restype = ctypes.c_char_p\n"
         "print(libc.getenv(b'CUDA_VISIBLE_DEVICES'))"
@@ -81,8 +85,8 @@ def test_the_variable_is_as_the_program_left_it(tenant: Tenants) -> None:
     assert made.python(code).stdout.strip() == "None"
 
 
-def test_each_card_has_its_own_account(tenant: Tenants, two_cards: Cards) -> None:
-    made = tenant(on=two_cards)
+def test_each_gpu_has_its_own_memory_account(tenant: Tenants, two_gpus: SoftGpus) -> None:
+    made = tenant(on=two_gpus)
     code = """
 first = start(0); print(allocate(200 * MIB)[0], allocate(100 * MIB)[0], memory()[0])
 second = start(1); print(allocate(200 * MIB)[0], memory()[0])
@@ -93,11 +97,11 @@ check(cuda.cuCtxSetCurrent(first)); print(memory()[0])
 
 
 @pytest.fixture
-def seen(tenant: Tenants, two_cards: Cards) -> dict[str, object]:
-    """What NVML shows to a tenant with the second of two cards, beside another tenant on it."""
-    first, second = two_cards.uuids
-    made = tenant(on=two_cards, uuids=[second])
-    other = python(tenant(on=two_cards, uuids=[second], name="other"), "start(); print(allocate(MIB)[0]); input()")
+def seen(tenant: Tenants, two_gpus: SoftGpus) -> dict[str, object]:
+    """What NVML shows a tenant on the second of two GPUs, next to another tenant."""
+    first, second = two_gpus.uuids
+    made = tenant(on=two_gpus, uuids=[second])
+    other = python(tenant(on=two_gpus, uuids=[second], name="other"), "start(); print(allocate(MIB)[0]); input()")
     assert read(other) == "0"
     own = python(made, "start(); allocate(50 * MIB); print('ready'); input()")
     assert read(own) == "ready"
@@ -106,19 +110,19 @@ def seen(tenant: Tenants, two_cards: Cards) -> dict[str, object]:
     return {**json.loads(done.stdout), "pid": own.pid, "second": second}
 
 
-def test_nvml_shows_the_tenants_card_memory_and_processes_and_lets_nothing_be_set(seen: dict[str, object]) -> None:
+def test_nvml_shows_only_the_tenants_gpu_memory_and_processes_and_refuses_changes(seen: dict[str, object]) -> None:
     used = CONTEXT + 50 * MIB
     assert seen["uuids"] == [seen["second"]]
     assert seen["indices"] == [0]
-    assert seen["memory"] == seen["newer"] == [CAP, used, CAP - used]
+    assert seen["memory"] == seen["newer"] == [MEMORY_LIMIT, used, MEMORY_LIMIT - used]
     assert seen["processes"] == [[seen["pid"], used]]
-    assert seen["another card"] == "NVMLError_NotFound"
-    assert seen["one card too many"] == "NVMLError_InvalidArgument"
+    assert seen["another GPU"] == "NVMLError_NotFound"
+    assert seen["index out of range"] == "NVMLError_InvalidArgument"
     assert seen["clocks"] == seen["power"] == "NVMLError_NoPermission"
     assert seen["name"] == "Tesla T4"
 
 
-def test_nvml_in_a_process_that_uses_the_gpu_leaves_its_account_alone(tenant: Tenants) -> None:
+def test_nvml_in_a_process_that_uses_cuda_does_not_change_its_memory_account(tenant: Tenants) -> None:
     code = """
 import pynvml
 start(); allocate(50 * MIB); pynvml.nvmlInit()
@@ -130,7 +134,7 @@ print(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used,
     assert made.held() == CONTEXT + 50 * MIB
 
 
-def test_without_a_page_there_is_no_nvml(tenant: Tenants) -> None:
+def test_nvml_without_a_limits_page_reports_no_driver(tenant: Tenants) -> None:
     made = tenant()
     made.page.unlink()
     code = "import pynvml\ntry:\n    pynvml.nvmlInit()\nexcept pynvml.NVMLError as error:\n    print(error)"

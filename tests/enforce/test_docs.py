@@ -1,4 +1,4 @@
-"""The threat model names tests that exist."""
+"""The threat model names only tests that exist."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_test_that_the_threat_model_names_is_there() -> None:
+def test_every_test_that_the_threat_model_names_exists() -> None:
     text = (ROOT / "docs/threat-model.md").read_text()
     named = set(re.findall(r"::(test_\w+)", text))
     files = set(re.findall(r"\b(test_\w+\.py)\b", text))

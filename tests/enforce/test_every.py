@@ -1,4 +1,4 @@
-"""Every function of the driver API through the limits library, on a driver that remembers how it was called."""
+"""Call every function of the driver API through the limits library, on a driver that records its calls."""
 
 import json
 import sys
@@ -11,14 +11,14 @@ from tests.enforce import rig, standin
 from tests.enforce.conftest import Tenants
 from tests.enforce.test_memory import CLIENTS
 
-OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801
+OUT_OF_MEMORY = 2
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory, cards: rig.Cards) -> tuple[Path, list[standin.Symbol]]:
-    """The stand-in, for the card of these tests."""
+def driver(tmp_path_factory: pytest.TempPathFactory, gpus: rig.SoftGpus) -> tuple[Path, list[standin.Symbol]]:
+    """The stand-in driver, with the UUID of the GPU of these tests."""
     path = tmp_path_factory.mktemp("standin") / "libcuda.so.1"
-    return path, standin.build(path, UUID(cards.uuids[0].removeprefix("GPU-")).bytes)
+    return path, standin.build(path, UUID(gpus.uuids[0].removeprefix("GPU-")).bytes)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_every_function_reaches_the_driver_with_its_arguments(
     assert result["wrong"] == {}
 
 
-def test_routes_that_the_software_gpu_does_not_have_are_charged_and_given_back(before_it: rig.Tenant) -> None:
+def test_allocations_that_only_a_real_driver_has_are_charged_and_released(before_it: rig.Tenant) -> None:
     done = before_it.run(sys.executable, CLIENTS / "elsewhere.py")
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {
@@ -54,19 +54,18 @@ def test_routes_that_the_software_gpu_does_not_have_are_charged_and_given_back(b
         "exported": [4],
         "other_processes": [8, 0],
         "graphics": [24, 0],
-        "graph_memory": [NOT_SUPPORTED, NOT_SUPPORTED],
     }
 
 
-def test_launches_and_large_copies_of_every_kind_wait_for_their_time_and_nothing_else_does(
+def test_only_launches_and_large_copies_wait_for_the_time_slot(
     before_it: rig.Tenant,
 ) -> None:
-    """Without an arbiter a tenant has its slot of each frame: none at all, and then all of it."""
-    before_it.set_limits(rig.CAP, slot_us=0)
+    """Without an arbiter a tenant runs in its time slot: first an empty one, then the whole frame."""
+    before_it.set_limits(rig.MEMORY_LIMIT, time_slot_us=0)
     process = before_it.start(sys.executable, CLIENTS / "launches.py")
     assert process.stdout is not None
     assert json.loads(process.stdout.readline()) == {"free": [], "returned": []}
-    before_it.set_limits(rig.CAP)
+    before_it.set_limits(rig.MEMORY_LIMIT)
     out, err = process.communicate("\n", timeout=100)
     assert process.returncode == 0, err[-2000:]
     assert json.loads(out) == {"still": []}

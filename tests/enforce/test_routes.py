@@ -1,4 +1,4 @@
-"""Every way to the driver leads through the limits library, and without limits there is no driver."""
+"""Every way to the driver goes through the limits library, and without limits there is no GPU."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from milligpu.native import library
 from tests.enforce.conftest import Tenants
-from tests.enforce.rig import CAP, CONTEXT, MIB, Cards
+from tests.enforce.rig import CONTEXT, MEMORY_LIMIT, MIB, SoftGpus
 
 NO_DEVICE = 100
 
@@ -33,19 +33,21 @@ print(status, free.value, total.value)
 )
 
 
-def test_a_program_sees_its_share_of_the_memory(tenant: Tenants) -> None:
+def test_a_program_sees_its_memory_limit_as_the_gpus_memory(tenant: Tenants) -> None:
     done = tenant().python(MEMORY)
-    assert done.stdout.split() == ["0", str(CAP - CONTEXT), str(CAP)]
+    assert done.stdout.split() == ["0", str(MEMORY_LIMIT - CONTEXT), str(MEMORY_LIMIT)]
 
 
-def test_the_library_opened_by_its_full_path_is_the_same(tenant: Tenants) -> None:
+def test_the_limits_apply_when_the_library_is_opened_by_its_full_path(tenant: Tenants) -> None:
     made = tenant()
     done = made.python(MEMORY, str(made.folder / "libcuda.so.1"))
-    assert done.stdout.split() == ["0", str(CAP - CONTEXT), str(CAP)]
+    assert done.stdout.split() == ["0", str(MEMORY_LIMIT - CONTEXT), str(MEMORY_LIMIT)]
 
 
-@pytest.mark.parametrize("what", ["missing", "short", "long", "spoilt", "usage spoilt", "usage short", "no driver"])
-def test_without_valid_pages_and_driver_there_is_no_device(tenant: Tenants, what: str) -> None:
+@pytest.mark.parametrize(
+    "what", ["missing", "short", "long", "corrupt", "usage corrupt", "usage short", "no driver"]
+)
+def test_without_valid_pages_and_driver_cuda_reports_no_device(tenant: Tenants, what: str) -> None:
     made = tenant()
     match what:
         case "missing":
@@ -54,9 +56,9 @@ def test_without_valid_pages_and_driver_there_is_no_device(tenant: Tenants, what
             made.page.write_bytes(made.page.read_bytes()[:100])
         case "long":
             made.page.write_bytes(made.page.read_bytes() + b"x")
-        case "spoilt":
+        case "corrupt":
             made.page.write_bytes(struct.pack("<I", 1) + made.page.read_bytes()[4:])
-        case "usage spoilt":
+        case "usage corrupt":
             made.usage.write_bytes(struct.pack("<I", 1) + made.usage.read_bytes()[4:])
         case "usage short":
             made.usage.write_bytes(made.usage.read_bytes()[:-1])
@@ -68,14 +70,14 @@ def test_without_valid_pages_and_driver_there_is_no_device(tenant: Tenants, what
     assert done.stderr.startswith("milligpu: no GPU for this process")
 
 
-def test_a_tenant_folder_named_by_the_environment_changes_nothing(tenant: Tenants) -> None:
-    rich = tenant(cap=1 << 30, name="rich")
-    poor = tenant(cap=CAP, name="poor")
+def test_an_environment_variable_cannot_select_another_tenant_directory(tenant: Tenants) -> None:
+    rich = tenant(memory_limit=1 << 30, name="rich")
+    poor = tenant(memory_limit=MEMORY_LIMIT, name="poor")
     done = poor.python(MEMORY, MILLIGPU_TENANT=str(rich.folder / "tenant"), TENANT=str(rich.folder / "tenant"))
-    assert done.stdout.split()[2] == str(CAP)
+    assert done.stdout.split()[2] == str(MEMORY_LIMIT)
 
 
-def test_the_limits_page_cannot_be_written_through_the_librarys_mapping(tenant: Tenants) -> None:
+def test_the_limits_page_is_mapped_read_only(tenant: Tenants) -> None:
     maps = (
         INIT + "print([line.split()[1] for line in open('/proc/self/maps') if line.rstrip().endswith('/limits')])"
     )
@@ -116,7 +118,7 @@ print(json.dumps({
 )
 
 
-def test_the_drivers_directory_names_our_functions_by_version_and_flags(tenant: Tenants) -> None:
+def test_cugetprocaddress_returns_our_functions_by_version_and_flags(tenant: Tenants) -> None:
     made = tenant()
     done = made.python(PROC, "libcuda.so.1", str(made.folder / "tenant/real/libcuda.so.1"))
     found = json.loads(done.stdout)
@@ -126,7 +128,7 @@ def test_the_drivers_directory_names_our_functions_by_version_and_flags(tenant: 
     assert {name for name, good in found.items() if good is not True} == set()
 
 
-def test_cuda_bindings_and_its_compiler_work_and_are_limited(tenant: Tenants) -> None:
+def test_cuda_bindings_and_nvrtc_work_within_the_limits(tenant: Tenants) -> None:
     made = tenant()
     done = made.run(sys.executable, "tests/softgpu/clients/libraries.py")
     results = json.loads(done.stdout.splitlines()[-1])
@@ -134,8 +136,8 @@ def test_cuda_bindings_and_its_compiler_work_and_are_limited(tenant: Tenants) ->
     assert made.account().peak > CONTEXT
 
 
-def test_numba_cuda_works_and_is_limited(tenant: Tenants, two_cards: Cards) -> None:
-    made = tenant(on=two_cards)
+def test_numba_cuda_works_within_the_limits(tenant: Tenants, two_gpus: SoftGpus) -> None:
+    made = tenant(on=two_gpus)
     done = made.run(sys.executable, "tests/softgpu/clients/numba_kernels.py")
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads(done.stdout.splitlines()[-1])
@@ -143,11 +145,11 @@ def test_numba_cuda_works_and_is_limited(tenant: Tenants, two_cards: Cards) -> N
     assert made.account(0).peak > CONTEXT < made.account(1).peak
 
 
-def test_tinygrad_trains_within_its_share(tenant: Tenants) -> None:
+def test_tinygrad_trains_within_its_memory_limit(tenant: Tenants) -> None:
     made = tenant()
     done = made.run(sys.executable, "examples/train.py")
     assert float(done.stdout.split()[-1]) > 0.95, done.stderr
-    assert CONTEXT < made.account().peak <= CAP
+    assert CONTEXT < made.account().peak <= MEMORY_LIMIT
     assert made.account().refused == 0
 
 
@@ -160,9 +162,9 @@ def test_the_library_can_be_loaded_with_glibc_2_17(name: str) -> None:
     assert max(needed) <= (2, 17), re.findall(r"\(GLIBC_2\.(?:1[89]|[23]\d)\) (\w+)", table)
 
 
-def test_what_does_not_fit_is_refused_with_a_line_that_says_why(tenant: Tenants) -> None:
+def test_an_allocation_over_the_limit_fails_and_logs_the_limit_and_the_use(tenant: Tenants) -> None:
     code = MEMORY + f"p = c_uint64()\nprint(cuda.cuMemAlloc_v2(byref(p), c_size_t({256 * MIB} + 1)))"
     done = tenant().python(code)
     assert done.stdout.splitlines()[-1] == "2"
     assert f"asks for {256 * MIB + 4096} bytes" in done.stderr
-    assert f"the limit is {CAP} and {CONTEXT} are in use" in done.stderr
+    assert f"the limit is {MEMORY_LIMIT} and {CONTEXT} are in use" in done.stderr

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from milligpu.kube.pool import Answer, Lost, Pool
+from milligpu.http_server import HttpResponse, HttpRoutes, serving, text_response
+from milligpu.kube.connections import ConnectionLost, HttpAnswer, HttpConnections, get_url
+from milligpu.model.errors import Unavailable
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-Use = Callable[[Pool, list[int]], Awaitable[Any]]
+Use = Callable[[HttpConnections, list[int]], Awaitable[Any]]
 
 
 def against(answers: list[bytes | None], use: Use) -> Any:
@@ -32,7 +34,7 @@ def against(answers: list[bytes | None], use: Use) -> Any:
             writer.close()
 
         async with asyncio.timeout(30), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            pool = Pool("127.0.0.1", server.sockets[0].getsockname()[1], None, 4)
+            pool = HttpConnections("127.0.0.1", server.sockets[0].getsockname()[1], None, 4)
             try:
                 return await use(pool, opened)
             finally:
@@ -51,21 +53,21 @@ CHUNKED = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r
 
 
 def test_one_connection_serves_one_request_after_the_other() -> None:
-    async def use(pool: Pool, opened: list[int]) -> Any:
+    async def use(pool: HttpConnections, opened: list[int]) -> Any:
         return [await pool.ask(ASK), await pool.ask(ASK), len(opened)]
 
-    assert against([ok(b"a"), CHUNKED], use) == [Answer(200, b"a"), Answer(201, b"abc"), 1]
+    assert against([ok(b"a"), CHUNKED], use) == [HttpAnswer(200, b"a"), HttpAnswer(201, b"abc"), 1]
 
 
 def test_a_server_that_will_close_is_connected_to_again() -> None:
-    async def use(pool: Pool, opened: list[int]) -> Any:
+    async def use(pool: HttpConnections, opened: list[int]) -> Any:
         return [await pool.ask(ASK), await pool.ask(ASK), len(opened)]
 
-    assert against([ok(b"a", b"Connection: close\r\n")], use) == [Answer(200, b"a"), Answer(200, b"a"), 2]
+    assert against([ok(b"a", b"Connection: close\r\n")], use) == [HttpAnswer(200, b"a"), HttpAnswer(200, b"a"), 2]
 
 
 def test_no_more_than_the_limit_are_open_at_once() -> None:
-    async def use(pool: Pool, opened: list[int]) -> Any:
+    async def use(pool: HttpConnections, opened: list[int]) -> Any:
         await asyncio.gather(*(pool.ask(ASK) for _ in range(40)))
         return len(opened)
 
@@ -73,16 +75,16 @@ def test_no_more_than_the_limit_are_open_at_once() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab", b"nonsense\r\n\r\n"])
-def test_without_a_whole_answer_nobody_knows(answer: bytes | None) -> None:
-    async def use(pool: Pool, _: list[int]) -> Any:
-        with pytest.raises(Lost):
+def test_without_a_complete_answer_the_connection_counts_as_lost(answer: bytes | None) -> None:
+    async def use(pool: HttpConnections, _: list[int]) -> Any:
+        with pytest.raises(ConnectionLost):
             await pool.ask(ASK)
 
     against([answer], use)
 
 
-def test_who_stops_waiting_does_not_leave_the_answer_to_the_next() -> None:
-    async def use(pool: Pool, opened: list[int]) -> Any:
+def test_the_answer_to_a_cancelled_request_does_not_reach_the_next() -> None:
+    async def use(pool: HttpConnections, opened: list[int]) -> Any:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await pool.ask(ASK)
@@ -94,11 +96,27 @@ def test_who_stops_waiting_does_not_leave_the_answer_to_the_next() -> None:
     assert against([b""] * 9, use) == 2
 
 
-def test_where_nobody_listens_nothing_was_sent() -> None:
+def test_a_refused_connection_means_that_nothing_was_sent() -> None:
     async def run() -> None:
         async with await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
         with pytest.raises(ConnectionRefusedError):
-            await Pool("127.0.0.1", port, None, 1).ask(ASK)
+            await HttpConnections("127.0.0.1", port, None, 1).ask(ASK)
 
     uvloop.run(run())
+
+
+def test_a_page_is_read_by_its_url() -> None:
+    async def page() -> HttpResponse:
+        return text_response("not registered\n", 503)
+
+    async def run() -> HttpAnswer:
+        async with serving(HttpRoutes(get={"/readyz": page}), "127.0.0.1", 0) as port:
+            return await get_url(f"http://127.0.0.1:{port}/readyz?verbose", timeout_s=10)
+
+    assert uvloop.run(run()) == HttpAnswer(503, b"not registered\n")
+
+
+def test_a_page_of_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"GET http://127.0.0.1:1/x: ConnectionRefusedError"):
+        uvloop.run(get_url("http://127.0.0.1:1/x", timeout_s=10))

@@ -29,18 +29,18 @@ def listing(plugin: grpc.aio.Channel) -> AsyncIterable[pb.ListAndWatchResponse]:
 
 
 @pytest.mark.parametrize("slots", [[""], ["x" * 64], [str(number) for number in range(SLOTS_MAX + 1)]])
-def test_slots_that_the_kubelet_would_choke_on_are_refused(tmp_path: Path, slots: list[str]) -> None:
+def test_slots_that_the_kubelet_cannot_take_are_refused(tmp_path: Path, slots: list[str]) -> None:
     plugin = DevicePlugin(tmp_path, "nvidia.com/vgpu", never)
     with pytest.raises(BadRequest, match="slot"):
         plugin.offer(slots)
 
 
-def test_a_folder_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_socket_path_that_is_too_long_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="at most 107"):
         DevicePlugin(tmp_path / ("x" * 100), "nvidia.com/vgpu", never)
 
 
-def test_a_plugin_waits_for_a_kubelet_and_ends_when_told(tmp_path: Path) -> None:
+def test_a_plugin_waits_for_a_kubelet_and_ends_when_cancelled(tmp_path: Path) -> None:
     async def scene() -> None:
         plugin = DevicePlugin(tmp_path, "nvidia.com/vgpu", never)
         running = asyncio.create_task(plugin.run())
@@ -54,7 +54,7 @@ def test_a_plugin_waits_for_a_kubelet_and_ends_when_told(tmp_path: Path) -> None
     asyncio.run(scene())
 
 
-def test_a_kubelet_that_is_away_is_named(tmp_path: Path) -> None:
+def test_the_error_names_the_socket_of_a_kubelet_that_is_away(tmp_path: Path) -> None:
     async def ask() -> None:
         kubelet = PodResources(tmp_path / "kubelet.sock")
         try:
@@ -66,7 +66,7 @@ def test_a_kubelet_that_is_away_is_named(tmp_path: Path) -> None:
         asyncio.run(ask())
 
 
-def test_the_kubelet_hears_of_slots_that_were_taken_back_before_the_answer_about_them(tmp_path: Path) -> None:
+def test_withdrawn_slots_are_offered_again_before_allocate_answers_for_them(tmp_path: Path) -> None:
     async def scene() -> list[str]:
         said: list[str] = []
 
@@ -143,7 +143,7 @@ async def registered(folder: Path) -> AsyncGenerator[DevicePlugin]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-def test_a_kubelet_that_lets_go_of_a_plugin_before_it_asked_for_its_slots_is_registered_with_again(
+def test_a_plugin_registers_again_if_the_kubelet_drops_it_before_asking_for_slots(
     tmp_path: Path,
 ) -> None:
     async def scene() -> int:
@@ -154,7 +154,7 @@ def test_a_kubelet_that_lets_go_of_a_plugin_before_it_asked_for_its_slots_is_reg
 
 
 @pytest.mark.parametrize("watches", [True, False])
-def test_a_kubelet_that_restarts_is_met_at_once_whether_or_not_the_kernel_tells_of_it(
+def test_a_restarted_kubelet_is_found_with_and_without_inotify(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watches: bool
 ) -> None:
     def none_left() -> None:

@@ -1,18 +1,18 @@
-"""Who gets a GPU next: the native decision, with a virtual clock."""
+"""Which tenant gets a GPU next: the native decision, on a virtual clock."""
 
 import ctypes
 
 import pytest
 
-from bench.lease import native
-from bench.lease.clock import MS, S
-from bench.lease.lease import BEST_EFFORT, EQUAL, FIXED, NEVER
+from testing.lease import native
+from testing.lease.clock import MS, S
+from testing.lease.lease import BEST_EFFORT, EQUAL, NEVER
 
 core = native.core()
 
 
 class World:
-    """Accounts of one GPU."""
+    """The accounts of one GPU."""
 
     def __init__(self) -> None:
         self.accounts = native.Accounts(count=native.TENANTS)
@@ -39,7 +39,7 @@ class World:
         return next_, retry.value
 
     def run(self, turns: int, length: int = 10 * MS) -> dict[int, int]:
-        """Give turns to whoever is chosen; what each one got."""
+        """Give turns to the chosen tenants and return the time that each got."""
         got: dict[int, int] = {}
         for _ in range(turns):
             chosen, retry = self.choose()
@@ -57,12 +57,12 @@ def world() -> World:
     return World()
 
 
-def test_nobody_gets_it_when_nobody_wants_it(world: World) -> None:
+def test_no_tenant_is_chosen_when_none_wants_the_gpu(world: World) -> None:
     world.tenant(0, 500)
     assert world.choose() == (-1, NEVER)
 
 
-def test_time_is_divided_by_requests(world: World) -> None:
+def test_time_is_divided_in_proportion_to_shares(world: World) -> None:
     for index, milli in enumerate((500, 300, 200)):
         world.tenant(index, milli)
         world.wants(index)
@@ -70,7 +70,7 @@ def test_time_is_divided_by_requests(world: World) -> None:
     assert [round(got[index] / (10 * MS) / 10) for index in range(3)] == [50, 30, 20]
 
 
-def test_equal_share_ignores_requests(world: World) -> None:
+def test_the_equal_policy_ignores_shares(world: World) -> None:
     for index, milli in enumerate((900, 100)):
         world.tenant(index, milli, policy=EQUAL)
         world.wants(index)
@@ -78,22 +78,22 @@ def test_equal_share_ignores_requests(world: World) -> None:
     assert abs(got[0] - got[1]) <= 10 * MS
 
 
-def test_a_fixed_share_is_a_ceiling_although_the_gpu_idles(world: World) -> None:
-    world.tenant(0, 300, policy=FIXED)
+def test_a_share_that_is_the_limit_is_not_exceeded_on_an_idle_gpu(world: World) -> None:
+    world.tenant(0, 300, limit=300)
     world.wants(0)
     got = world.run(2000)
     assert got[0] / (world.now - S) == pytest.approx(0.3, abs=0.005)
 
 
-def test_a_limit_above_the_request_is_reached_and_not_passed(world: World) -> None:
+def test_a_limit_above_the_share_is_reached_and_not_exceeded(world: World) -> None:
     world.tenant(0, 200, limit=500)
     world.wants(0)
     got = world.run(2000)
     assert got[0] / (world.now - S) == pytest.approx(0.5, abs=0.005)
 
 
-def test_out_of_tokens_says_when_to_look_again(world: World) -> None:
-    world.tenant(0, 300, policy=FIXED)
+def test_a_tenant_without_tokens_is_chosen_again_at_the_returned_time(world: World) -> None:
+    world.tenant(0, 300, limit=300)
     world.wants(0)
     world.charge(0, 30 * MS)
     chosen, retry = world.choose()
@@ -103,7 +103,7 @@ def test_out_of_tokens_says_when_to_look_again(world: World) -> None:
     assert world.choose()[0] == 0
 
 
-def test_a_higher_priority_goes_first(world: World) -> None:
+def test_the_higher_priority_is_chosen_first(world: World) -> None:
     world.tenant(0, 900)
     world.tenant(1, 100, priority=1)
     world.wants(0)
@@ -112,7 +112,7 @@ def test_a_higher_priority_goes_first(world: World) -> None:
     assert world.choose()[0] == 1
 
 
-def test_a_guarantee_is_kept_beside_a_higher_priority_that_never_stops(world: World) -> None:
+def test_a_share_is_kept_next_to_a_higher_priority_that_never_stops(world: World) -> None:
     world.tenant(0, 200)
     world.tenant(1, 800, priority=1)
     world.wants(0)
@@ -121,7 +121,7 @@ def test_a_guarantee_is_kept_beside_a_higher_priority_that_never_stops(world: Wo
     assert got[0] / (world.now - S) == pytest.approx(0.2, abs=0.02)
 
 
-def test_a_request_of_nothing_still_makes_progress_among_equals(world: World) -> None:
+def test_a_tenant_with_share_zero_progresses_among_equals(world: World) -> None:
     world.tenant(0, 0)
     world.tenant(1, 1000)
     world.wants(0)
@@ -130,7 +130,7 @@ def test_a_request_of_nothing_still_makes_progress_among_equals(world: World) ->
     assert 0 < got[0] < got[1] / 50
 
 
-def test_a_long_sleep_earns_nothing(world: World) -> None:
+def test_a_tenant_that_slept_long_gets_no_credit(world: World) -> None:
     for index in (0, 1):
         world.tenant(index, 500)
     world.wants(1)
@@ -140,7 +140,7 @@ def test_a_long_sleep_earns_nothing(world: World) -> None:
     assert abs(got[0] - got[1]) <= 20 * MS
 
 
-def test_a_short_sleep_keeps_a_little(world: World) -> None:
+def test_a_tenant_that_slept_briefly_keeps_a_little_credit(world: World) -> None:
     for index in (0, 1):
         world.tenant(index, 500)
         world.wants(index)
@@ -153,14 +153,14 @@ def test_a_short_sleep_keeps_a_little(world: World) -> None:
     assert got[0] > got[1]
 
 
-def test_a_suspect_gets_nothing(world: World) -> None:
+def test_a_suspect_tenant_is_not_chosen(world: World) -> None:
     world.tenant(0, 500)
     world.wants(0)
     world.accounts.of[0].suspect = 1
     assert world.choose() == (-1, NEVER)
 
 
-def test_what_the_holder_has_used_since_counts(world: World) -> None:
+def test_time_that_the_holder_has_not_been_charged_yet_counts(world: World) -> None:
     for index in (0, 1):
         world.tenant(index, 500)
         world.wants(index)

@@ -1,19 +1,19 @@
-"""How a process paces itself inside its lease, with a virtual clock."""
+"""How a process paces its launches within its lease, on a virtual clock."""
 
 import ctypes
 
 import pytest
 
-from bench.lease import native
-from bench.lease.clock import MS, US, S
-from bench.lease.native import CONTENDED, FULL, GO, OUTSIDE
+from testing.lease import native
+from testing.lease.clock import MS, US, S
+from testing.lease.native import CONTENDED, FULL, GO, OUTSIDE
 
 core = native.core()
 FUNCTION = 0x7F0012345678
 
 
 class Process:
-    """What a process has on one GPU."""
+    """The state of a process on one GPU."""
 
     def __init__(self) -> None:
         self.estimates = native.Estimates()
@@ -64,18 +64,18 @@ def key(what: int = FUNCTION, size: int = 1) -> int:
     return core.pace_key(what, size)
 
 
-def test_nothing_is_launched_behind_a_kind_that_was_never_measured(process: Process) -> None:
+def test_no_launch_is_queued_behind_work_of_unknown_length(process: Process) -> None:
     known = key(FUNCTION + 64)
     process.learn(known, 10 * US)
     process.launch(known)
-    assert process.ask(key()) == GO, "behind what is known it may begin"
+    assert process.ask(key()) == GO, "it may start behind known work"
     process.launch(key())
     for each in (key(), known):
         assert process.ask(each) == FULL
-        assert process.now < process.when < process.now + MS, "the end of a short one is soon seen"
+        assert process.now < process.when < process.now + MS, "the end of short work is noticed soon"
 
 
-def test_what_was_measured_once_is_queued_up_to_the_bound(process: Process) -> None:
+def test_work_of_known_length_is_queued_up_to_the_bound(process: Process) -> None:
     process.learn(key(), MS)
     launched = 0
     while process.ask(key()) == GO:
@@ -84,19 +84,19 @@ def test_what_was_measured_once_is_queued_up_to_the_bound(process: Process) -> N
     assert launched == 4
 
 
-def test_another_size_of_the_same_function_is_another_kind(process: Process) -> None:
+def test_another_grid_size_of_the_same_function_is_measured_separately(process: Process) -> None:
     process.learn(key(size=256), 10 * US)
     assert process.knows(key(size=300))
     assert not process.knows(key(size=1 << 20))
     assert process.estimate(key(size=300)) == 10 * US
 
 
-def test_another_graph_or_function_is_another_kind(process: Process) -> None:
+def test_another_graph_or_function_is_measured_separately(process: Process) -> None:
     process.learn(key(), 10 * US)
     assert not process.knows(key(FUNCTION + 16))
 
 
-def test_work_that_takes_far_longer_than_before_counts_as_unknown_until_that_is_settled(process: Process) -> None:
+def test_work_that_suddenly_takes_much_longer_counts_as_unknown_until_measured_again(process: Process) -> None:
     process.learn(key(), 10 * US)
     process.learn(key(), 300 * MS)
     assert not process.knows(key())
@@ -106,24 +106,24 @@ def test_work_that_takes_far_longer_than_before_counts_as_unknown_until_that_is_
     assert process.estimate(key()) == 300 * MS
 
 
-def test_a_slice_of_another_context_in_between_makes_nothing_unknown(process: Process) -> None:
+def test_a_time_slice_of_another_context_does_not_make_the_length_unknown(process: Process) -> None:
     process.learn(key(), 100 * US)
     process.learn(key(), 2 * MS)
     assert process.knows(key())
     assert process.estimate(key()) == 100 * US
 
 
-def test_a_measurement_that_may_contain_others_work_does_not_spoil_exact_ones(process: Process) -> None:
+def test_a_measurement_that_may_include_other_work_does_not_replace_an_exact_one(process: Process) -> None:
     process.learn(key(), 20 * MS)
     for _ in range(10):
         process.learn(key(), 22 * MS, exact=False)
     assert process.estimate(key()) == 20 * MS
     for _ in range(100):
         process.learn(key(), 22 * MS, exact=False)
-    assert process.estimate(key()) == pytest.approx(22 * MS, rel=0.01), "there is nothing better any more"
+    assert process.estimate(key()) == pytest.approx(22 * MS, rel=0.01), "there is no better measurement any more"
 
 
-def test_nothing_is_launched_behind_work_that_should_have_ended(process: Process) -> None:
+def test_no_launch_is_queued_behind_work_that_is_overdue(process: Process) -> None:
     process.learn(key(), MS)
     process.launch(key())
     process.now += MS
@@ -133,7 +133,7 @@ def test_nothing_is_launched_behind_work_that_should_have_ended(process: Process
     assert core.pace_uncertain(ctypes.byref(process.pace), process.now)
 
 
-def test_work_that_never_ends_lets_one_through_each_second_because_it_may_wait_for_that(process: Process) -> None:
+def test_endless_work_lets_one_launch_through_each_second(process: Process) -> None:
     process.launch(key())
     let_in = 0
     for _ in range(35):
@@ -144,7 +144,7 @@ def test_work_that_never_ends_lets_one_through_each_second_because_it_may_wait_f
     assert let_in == 3
 
 
-def test_as_many_kinds_as_a_program_has_are_remembered(process: Process) -> None:
+def test_the_lengths_of_many_functions_are_remembered(process: Process) -> None:
     kinds = [key(FUNCTION + 16 * index, 1 << index % 20) for index in range(500)]
     for each in kinds:
         process.learn(each, MS)
@@ -157,7 +157,7 @@ def test_a_copy_is_estimated_by_its_bytes(process: Process) -> None:
     assert process.estimate(key(), 1 << 29) == pytest.approx(50 * MS, rel=0.01)
 
 
-def test_nothing_begins_after_the_lease(process: Process) -> None:
+def test_no_launch_starts_after_the_end_of_the_lease(process: Process) -> None:
     process.until = process.now + MS
     process.learn(key(), 2 * MS)
     assert process.ask(key()) == GO
@@ -165,8 +165,8 @@ def test_nothing_begins_after_the_lease(process: Process) -> None:
     assert process.ask(key()) == OUTSIDE
 
 
-def test_without_an_arbiter_a_surprise_is_paid_for_with_later_slots(process: Process) -> None:
-    """A slot of 30 ms in each 100 ms; the first kernel took 300 ms and was thought to take one."""
+def test_without_an_arbiter_an_overrun_is_deducted_from_later_time_slots(process: Process) -> None:
+    """A time slot of 30 ms in each 100 ms; the first kernel took 300 ms and was expected to take one."""
     process.now = 10 * S
     assert process.ask_slot(key(), 0, 30_000) == GO
     process.pace.excess = 299 * MS

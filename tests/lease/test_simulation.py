@@ -1,13 +1,13 @@
-"""The whole policy on a modelled GPU with a virtual clock: shares, hand-overs, accidents."""
+"""The whole lease mechanism on a modeled GPU with a virtual clock: shares, handovers, failures."""
 
 import pytest
 
-from bench.lease.__main__ import RULES
-from bench.lease.cases import CASES, LATENCY_ALONE, LATENCY_BESIDE, Case, Outcome, run, sliding, train
-from bench.lease.clients import Policy, Requests, Tenant
-from bench.lease.clock import MS, Clock, S
-from bench.lease.gpu import Gpu
-from bench.lease.lease import BEST_EFFORT, FIXED, Lease
+from testing.lease.__main__ import POLICIES
+from testing.lease.cases import CASES, LATENCY_ALONE, LATENCY_SHARED, Case, Outcome, run, sliding, train
+from testing.lease.clients import Policy, Requests, Tenant
+from testing.lease.clock import MS, Clock, S
+from testing.lease.gpu import Gpu
+from testing.lease.lease import BEST_EFFORT, Lease
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -33,30 +33,30 @@ def outcome(name: str) -> Outcome:
         ("fixed 70/30", 1),
     ],
 )
-def test_shares_are_held_and_the_gpu_does_not_idle(name: str, most: float) -> None:
+def test_every_tenant_gets_its_share_and_the_gpu_stays_busy(name: str, most: float) -> None:
     result = outcome(name)
     assert result.error < most
     assert result.idle < 0.5
 
 
-def test_a_fixed_share_alone_stays_at_its_share() -> None:
+def test_a_tenant_alone_with_a_fixed_share_gets_only_its_share() -> None:
     assert outcome("fixed 30 alone").error < 1
 
 
-def test_a_synchronous_client_gets_its_share_because_others_use_its_gaps() -> None:
-    # Holding on through the gaps instead would cost it more than 8 points.
+def test_a_synchronous_client_gets_its_share_while_others_use_its_gaps() -> None:
+    # If it kept the lease through the gaps instead, it would lose more than 8 points.
     assert outcome("synchronous, 1 ms and 0.2 ms gaps").error < 3
 
 
-def test_requests_of_a_high_priority_wait_for_one_kernel_of_the_other_at_most() -> None:
+def test_a_high_priority_request_waits_for_at_most_one_kernel_of_another_tenant() -> None:
     waits: list[float] = []
-    for case in (LATENCY_ALONE, LATENCY_BESIDE):
+    for case in (LATENCY_ALONE, LATENCY_SHARED):
         result = run(case, leases, seconds=10)
         process = result.tenants[0].processes[0]
         assert isinstance(process, Requests)
         latencies = sorted(process.latencies)
         waits.append(latencies[len(latencies) * 99 // 100])
-        if case is LATENCY_BESIDE:
+        if case is LATENCY_SHARED:
             assert result.shares[1] > 0.9 * (100 - result.shares[0])
     assert waits[1] - waits[0] < 1.3 * MS
 
@@ -79,12 +79,12 @@ def test_a_resize_takes_effect_within_a_second() -> None:
         clock.at(2 * S, change)
 
     run(BY_NAME["70/30"], maker, seconds=4, during=resize)
-    # One turn is 3.5 points of a second.
+    # One turn is 3.5 percent of a second.
     assert sliding(gpus[0].buckets[0], 1, 2, width=1) == pytest.approx([70], abs=4)
     assert sliding(gpus[0].buckets[0], 3, 4, width=1) == pytest.approx([20], abs=4)
 
 
-def test_a_tenant_that_hangs_costs_the_other_a_fraction_of_a_second() -> None:
+def test_a_hanging_tenant_delays_others_by_less_than_a_second() -> None:
     def hang(clock: Clock, policy: Policy, tenants: list[Tenant]) -> None:
         assert isinstance(policy, Lease)
         victim = tenants[0].processes[0]
@@ -96,7 +96,7 @@ def test_a_tenant_that_hangs_costs_the_other_a_fraction_of_a_second() -> None:
     assert result.shares[1] > 99
 
 
-def test_without_an_arbiter_everyone_stays_in_its_slot_and_nobody_is_faster() -> None:
+def test_without_an_arbiter_tenants_stay_in_their_time_slots() -> None:
     def kill(clock: Clock, policy: Policy, _tenants: list[Tenant]) -> None:
         assert isinstance(policy, Lease)
         clock.at(S, policy.die)
@@ -109,22 +109,23 @@ def test_without_an_arbiter_everyone_stays_in_its_slot_and_nobody_is_faster() ->
         assert result.shares[1] > 28
 
 
-def test_policies_differ_where_a_tenant_is_alone() -> None:
-    case = Case("alone", (0.3, 0.7), ([train(MS)], []), wanted=(1, 0))
-    assert run(case, lambda c, _g, t: Lease(c, t, BEST_EFFORT), seconds=3, warm=1).shares[0] > 99
-    assert run(case, lambda c, _g, t: Lease(c, t, FIXED), seconds=3, warm=1).shares[0] < 31
+def test_a_tenant_alone_gets_the_gpu_up_to_its_limit() -> None:
+    for limit in (1.0, 0.6, 0.3):
+        case = Case("alone", (0.3, 0.7), ([train(MS)], []), limits=(limit, 0.7), expected=(limit, 0))
+        got = run(case, lambda c, _g, t: Lease(c, t, BEST_EFFORT), seconds=3, warm=1).shares[0]
+        assert got == pytest.approx(100 * limit, abs=1)
 
 
-def test_a_time_token_divides_well_what_synchronises_and_not_what_is_queued() -> None:
-    assert run(BY_NAME["70/30, both wait for every 10 ms"], RULES["Gemini"]).error < 2
-    assert run(BY_NAME["70/30"], RULES["Gemini"], seconds=12, warm=1).error > 5
+def test_time_tokens_divide_synchronous_work_well_and_queued_work_badly() -> None:
+    assert run(BY_NAME["70/30, both wait for every 10 ms"], POLICIES["Gemini"]).error < 2
+    assert run(BY_NAME["70/30"], POLICIES["Gemini"], seconds=12, warm=1).error > 5
 
 
-def test_utilisation_feedback_does_not_see_graphs() -> None:
-    result = run(BY_NAME["graphs with the smaller share"], RULES["HAMi"], seconds=12, warm=1)
+def test_utilization_feedback_does_not_limit_graphs() -> None:
+    result = run(BY_NAME["graphs with the smaller share"], POLICIES["HAMi"], seconds=12, warm=1)
     assert result.shares[0] > 45
 
 
-def test_without_arbitration_more_processes_get_more() -> None:
-    result = run(BY_NAME["8 processes against 1"], RULES["none"], seconds=12, warm=1)
+def test_without_arbitration_a_tenant_with_more_processes_gets_more_time() -> None:
+    result = run(BY_NAME["8 processes against 1"], POLICIES["none"], seconds=12, warm=1)
     assert result.shares[0] == pytest.approx(100 * 8 / 9, abs=1)

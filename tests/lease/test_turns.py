@@ -1,35 +1,35 @@
-"""The turns of one GPU, event by event, with a virtual clock."""
+"""The turns of one GPU, event by event, on a virtual clock."""
 
 import ctypes
 
 import pytest
 
-from bench.lease import native
-from bench.lease.clock import MS, US, S
-from bench.lease.lease import BEST_EFFORT, FIXED, NEVER
-from bench.lease.native import ACTIVE, DRAINED, NEAR
+from testing.lease import native
+from testing.lease.clock import MS, US, S
+from testing.lease.lease import BEST_EFFORT, NEVER
+from testing.lease.native import ACTIVE, DRAINED, NEAR
 
 core = native.core()
 WANT = ACTIVE | NEAR | DRAINED
 
 
 class Machine:
-    """One GPU, tenants with one process each."""
+    """One GPU and tenants with one process each."""
 
     def __init__(self) -> None:
         self.gpu = native.Gpu()
         self.now = S
         self.words: list[native.Words] = []
-        self.members: list[native.Member] = []
+        self.processes: list[native.Process] = []
         core.lease_gpu_init(ctypes.byref(self.gpu))
 
     def tenant(self, milli: int, limit: int = 1000, priority: int = 0, policy: int = BEST_EFFORT) -> int:
-        words, member = native.Words(), native.Member()
+        words, process = native.Words(), native.Process()
         self.words.append(words)
-        self.members.append(member)
+        self.processes.append(process)
         who = core.lease_gpu_add(ctypes.byref(self.gpu), ctypes.byref(words))
         self.configure(who, milli, limit, priority, policy)
-        core.lease_gpu_join(ctypes.byref(self.gpu), who, ctypes.byref(member))
+        core.lease_gpu_join(ctypes.byref(self.gpu), who, ctypes.byref(process))
         return who
 
     def configure(
@@ -40,11 +40,11 @@ class Machine:
     def say(self, who: int, state: int, stamp: int | None = None, generation: int | None = None) -> None:
         about: int = self.words[who].generation if generation is None else generation
         message = native.Message(0, state, 0, about & 0xFFFFFFFF, self.now if stamp is None else stamp)
-        member = ctypes.byref(self.members[who])
-        core.lease_gpu_say(ctypes.byref(self.gpu), who, member, ctypes.byref(message), self.now)
+        process = ctypes.byref(self.processes[who])
+        core.lease_gpu_say(ctypes.byref(self.gpu), who, process, ctypes.byref(message), self.now)
 
     def die(self, who: int) -> None:
-        core.lease_gpu_leave(ctypes.byref(self.gpu), who, ctypes.byref(self.members[who]), self.now)
+        core.lease_gpu_leave(ctypes.byref(self.gpu), who, ctypes.byref(self.processes[who]), self.now)
 
     def advance(self, until: int) -> None:
         while (due := core.lease_gpu_due(ctypes.byref(self.gpu))) <= until:
@@ -65,7 +65,7 @@ def machine() -> Machine:
     return Machine()
 
 
-def test_whoever_asks_first_gets_an_idle_gpu_and_is_woken(machine: Machine) -> None:
+def test_the_first_tenant_that_asks_gets_an_idle_gpu_and_is_woken(machine: Machine) -> None:
     who = machine.tenant(500)
     generation = machine.words[who].generation
     machine.gpu.wake = 0
@@ -75,7 +75,7 @@ def test_whoever_asks_first_gets_an_idle_gpu_and_is_woken(machine: Machine) -> N
     assert machine.gpu.wake == 1 << who
 
 
-def test_a_lease_that_nobody_else_wants_goes_on_by_itself(machine: Machine) -> None:
+def test_a_lease_that_no_other_tenant_wants_is_extended(machine: Machine) -> None:
     who = machine.tenant(500)
     machine.say(who, WANT)
     for _ in range(10):
@@ -83,18 +83,18 @@ def test_a_lease_that_nobody_else_wants_goes_on_by_itself(machine: Machine) -> N
         assert machine.holds(who)
 
 
-def test_only_one_tenant_may_launch_after_the_other_drained(machine: Machine) -> None:
+def test_the_successor_launches_only_after_the_holder_has_drained(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
     machine.advance(machine.now + 50 * MS)
-    assert not machine.holds(second), "its predecessor has not said that it is near its end"
+    assert not machine.holds(second), "its predecessor has not reported that it is near its end"
     machine.say(first, ACTIVE | NEAR)
     assert machine.holds(second)
     assert not machine.holds(first)
 
 
-def test_the_overrun_is_the_leavers_and_not_the_successors(machine: Machine) -> None:
+def test_an_overrun_is_charged_to_the_previous_holder(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -103,10 +103,10 @@ def test_the_overrun_is_the_leavers_and_not_the_successors(machine: Machine) -> 
     machine.now += 15 * MS
     machine.say(first, ACTIVE | NEAR | DRAINED)
     assert machine.charged(first) == 20 * MS - 2 * MS
-    assert machine.charged(second) == 2 * MS, "a slice of its own came in between"
+    assert machine.charged(second) == 2 * MS, "it got a time slice of its own in between"
 
 
-def test_a_time_stamp_cannot_move_a_charge_far_back(machine: Machine) -> None:
+def test_a_false_timestamp_cannot_move_a_charge_far_back(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -116,7 +116,7 @@ def test_a_time_stamp_cannot_move_a_charge_far_back(machine: Machine) -> None:
     assert machine.charged(first) >= 49 * MS
 
 
-def test_a_holder_that_says_nothing_loses_the_gpu_by_deadline(machine: Machine) -> None:
+def test_a_silent_holder_loses_the_lease_at_the_deadline(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -128,7 +128,7 @@ def test_a_holder_that_says_nothing_loses_the_gpu_by_deadline(machine: Machine) 
     assert machine.gpu.accounts.of[first].suspect
     machine.say(second, ACTIVE | NEAR | DRAINED)
     machine.advance(machine.now + MS)
-    assert machine.holds(second), "a suspect gets no turn"
+    assert machine.holds(second), "a suspect tenant gets no turn"
     machine.say(first, WANT)
     assert not machine.gpu.accounts.of[first].suspect
     for _ in range(100):
@@ -136,10 +136,10 @@ def test_a_holder_that_says_nothing_loses_the_gpu_by_deadline(machine: Machine) 
             break
         machine.advance(machine.now + 10 * MS)
         machine.say(second, ACTIVE | NEAR | DRAINED)
-    assert machine.holds(first), "it spoke again"
+    assert machine.holds(first), "it reports again"
 
 
-def test_a_holder_that_dies_hands_over_at_once(machine: Machine) -> None:
+def test_the_lease_of_a_dead_holder_is_passed_on_immediately(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -148,7 +148,7 @@ def test_a_holder_that_dies_hands_over_at_once(machine: Machine) -> None:
     assert not machine.holds(first)
 
 
-def test_one_that_dies_while_draining_does_not_hold_up_its_successor(machine: Machine) -> None:
+def test_a_holder_that_dies_while_draining_does_not_delay_its_successor(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -159,17 +159,17 @@ def test_one_that_dies_while_draining_does_not_hold_up_its_successor(machine: Ma
     assert machine.charged(second) == MS
 
 
-def test_a_higher_priority_gets_the_gpu_at_once(machine: Machine) -> None:
+def test_a_higher_priority_gets_the_lease_immediately(machine: Machine) -> None:
     low, high = machine.tenant(500), machine.tenant(500, priority=1)
     machine.say(low, WANT)
     machine.advance(machine.now + MS)
     machine.say(high, WANT)
     assert machine.holds(high)
     assert not machine.holds(low)
-    assert machine.words[low].flags & 1, "one piece of work at a time beside a higher priority"
+    assert machine.words[low].flags & 1, "one launch at a time next to a higher priority"
 
 
-def test_an_idle_holder_keeps_a_parked_lease_and_pays_only_for_use(machine: Machine) -> None:
+def test_an_idle_holder_keeps_a_parked_lease_and_is_charged_only_for_use(machine: Machine) -> None:
     who = machine.tenant(500)
     machine.say(who, WANT)
     machine.advance(machine.now + 10 * MS)
@@ -182,7 +182,7 @@ def test_an_idle_holder_keeps_a_parked_lease_and_pays_only_for_use(machine: Mach
     assert machine.charged(who) == 15 * MS
 
 
-def test_a_parked_lease_is_taken_by_whoever_comes(machine: Machine) -> None:
+def test_a_parked_lease_passes_to_the_next_tenant_that_asks(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(first, NEAR | DRAINED)
@@ -191,8 +191,8 @@ def test_a_parked_lease_is_taken_by_whoever_comes(machine: Machine) -> None:
     assert not machine.holds(first)
 
 
-def test_a_fixed_share_waits_for_its_tokens_although_nobody_else_is_there(machine: Machine) -> None:
-    who = machine.tenant(300, policy=FIXED)
+def test_a_share_that_is_the_limit_waits_for_tokens_on_an_otherwise_idle_gpu(machine: Machine) -> None:
+    who = machine.tenant(300, limit=300)
     machine.say(who, WANT)
     held = 0
     for _ in range(30_000):
@@ -204,16 +204,16 @@ def test_a_fixed_share_waits_for_its_tokens_although_nobody_else_is_there(machin
     assert held / 30_000 == pytest.approx(0.3, abs=0.01)
 
 
-def test_old_news_are_not_taken_for_new_ones(machine: Machine) -> None:
+def test_a_report_about_an_earlier_lease_is_ignored(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     before = machine.words[first].generation
     machine.say(second, WANT)
     machine.say(first, ACTIVE | NEAR | DRAINED, generation=before - 1)
-    assert machine.holds(first), "that was said about the lease before"
+    assert machine.holds(first), "the report was about the previous lease"
 
 
-def test_a_removed_tenant_has_no_lease_and_the_next_one_goes_on(machine: Machine) -> None:
+def test_removing_the_holder_passes_the_lease_on(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -223,15 +223,38 @@ def test_a_removed_tenant_has_no_lease_and_the_next_one_goes_on(machine: Machine
     assert machine.holds(second)
 
 
-def test_a_new_share_holds_from_the_next_turn_on(machine: Machine) -> None:
+def test_a_new_share_applies_from_the_next_turn(machine: Machine) -> None:
     who = machine.tenant(1000)
     machine.say(who, WANT)
     machine.advance(machine.now + MS)
-    machine.configure(who, 200, policy=FIXED)
+    machine.configure(who, 200, limit=200)
     assert machine.words[who].until <= machine.now + 35 * MS
 
 
-def test_more_tenants_than_a_gpu_has_room_for_are_refused(machine: Machine) -> None:
+def test_a_lowered_limit_takes_the_gpu_from_a_tenant_that_is_alone_within_a_turn(machine: Machine) -> None:
+    who = machine.tenant(300, limit=1000)
+    machine.say(who, WANT)
+    machine.advance(machine.now + S)
+    machine.configure(who, 300, limit=300)
+    since, before = machine.now, machine.charged(who)
+    while machine.now < since + S:
+        machine.advance(machine.now + 100 * US)
+        machine.say(who, WANT)
+    assert machine.charged(who) - before <= 0.3 * S + 35 * MS
+
+
+def test_a_raised_limit_gives_an_idle_gpu_at_once_to_a_tenant_that_was_out_of_tokens(machine: Machine) -> None:
+    who = machine.tenant(0, limit=1)
+    machine.say(who, WANT)
+    while machine.holds(who):
+        machine.advance(machine.now + MS)
+        machine.say(who, WANT)
+    assert machine.gpu.retry_at > machine.now + 500 * MS, "with a thousandth it waits long for its next turn"
+    machine.configure(who, 0, limit=1000)
+    assert machine.holds(who)
+
+
+def test_a_tenant_beyond_the_maximum_per_gpu_is_refused(machine: Machine) -> None:
     for _ in range(native.TENANTS):
         machine.tenant(10)
     words = native.Words()
@@ -250,7 +273,7 @@ def test_a_pause_is_not_charged_when_it_ends(machine: Machine) -> None:
     assert machine.charged(first) == MS
 
 
-def test_work_that_ends_earlier_than_foretold_is_not_charged_to_its_end(machine: Machine) -> None:
+def test_work_that_ends_earlier_than_predicted_is_not_charged_to_its_end(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -284,7 +307,7 @@ def test_no_tenant_starves_among_many(machine: Machine) -> None:
 
 
 def late(machine: Machine, *others: int) -> int:
-    """A tenant whose work ran on past its deadline, so that another one has the GPU beside it."""
+    """A tenant whose work overran its deadline, so that it and another tenant use the GPU at the same time."""
     who = machine.tenant(10)
     machine.say(who, WANT)
     for other in others:
@@ -300,7 +323,7 @@ def late(machine: Machine, *others: int) -> int:
 
 
 def pass_on(machine: Machine, length: int, *speaking: int) -> None:
-    """Time passes in turns of 20 ms that end as they should; whose work runs on says so."""
+    """Advance time in turns of 20 ms that end on time; a tenant whose work overruns reports it."""
     end = machine.now + length
     while machine.now < end:
         machine.advance(machine.now + 20 * MS)
@@ -309,20 +332,20 @@ def pass_on(machine: Machine, length: int, *speaking: int) -> None:
         machine.say(machine.gpu.holder, ACTIVE | NEAR | DRAINED)
 
 
-def test_work_that_runs_on_is_charged_whoever_had_turns_meanwhile(machine: Machine) -> None:
+def test_overrunning_work_is_charged_during_other_tenants_turns(machine: Machine) -> None:
     others = machine.tenant(450), machine.tenant(450)
     who = late(machine, *others)
     before = [machine.charged(each) for each in (who, *others)]
     pass_on(machine, 2 * S, who)
     machine.say(who, WANT)
     mine, *theirs = (machine.charged(each) - was for each, was in zip((who, *others), before, strict=True))
-    # The card's slices are divided by process, and so is the time.
+    # The GPU divides time slices by process, and so is the time charged.
     assert mine == pytest.approx(S, rel=0.02)
     assert sum(theirs) == pytest.approx(S, rel=0.02)
     assert min(theirs) > 400 * MS
 
 
-def test_several_tenants_whose_work_runs_on_are_all_charged(machine: Machine) -> None:
+def test_overrunning_work_of_several_tenants_is_charged_to_each(machine: Machine) -> None:
     other = machine.tenant(100)
     first = late(machine, other)
     second = late(machine, other)
@@ -334,7 +357,7 @@ def test_several_tenants_whose_work_runs_on_are_all_charged(machine: Machine) ->
         assert now - was == pytest.approx(S, rel=0.05)
 
 
-def test_work_that_ends_later_than_foretold_is_charged_until_it_ends(machine: Machine) -> None:
+def test_work_that_ends_later_than_predicted_is_charged_until_it_ends(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -345,12 +368,12 @@ def test_work_that_ends_later_than_foretold_is_charged_until_it_ends(machine: Ma
     machine.say(first, ACTIVE)
     machine.now += 10 * MS
     machine.say(first, ACTIVE | NEAR | DRAINED)
-    # A slice of the other's came in between, and from there on they shared it.
+    # The other got a time slice in between, and from there on they shared the GPU.
     assert machine.charged(first) == pytest.approx(20 * MS + 1 * MS + 5 * MS, abs=MS // 2)
     assert machine.charged(second) == pytest.approx(2 * MS + 5 * MS, abs=MS // 2)
 
 
-def test_a_slice_of_the_successors_in_between_is_the_successors(machine: Machine) -> None:
+def test_a_time_slice_of_the_successor_is_charged_to_the_successor(machine: Machine) -> None:
     first, second = machine.tenant(500), machine.tenant(500)
     machine.say(first, WANT)
     machine.say(second, WANT)
@@ -362,7 +385,7 @@ def test_a_slice_of_the_successors_in_between_is_the_successors(machine: Machine
     assert machine.charged(second) == 2 * MS
 
 
-def test_a_process_that_was_stopped_does_not_pay_until_it_goes_on(machine: Machine) -> None:
+def test_a_stopped_process_is_not_charged_until_it_continues(machine: Machine) -> None:
     other = machine.tenant(500)
     who = late(machine, other)
     before = machine.charged(who)

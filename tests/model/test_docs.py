@@ -3,11 +3,10 @@
 import re
 from pathlib import Path
 
-from milligpu.metrics.node import HELP
+from milligpu.metrics.node import GPU_HELP, SHARE_HELP
 from milligpu.model.names import USER_ANNOTATIONS
-from milligpu.model.qos import Policy, Strategy
-from milligpu.model.reasons import RESOLVABLE, Reason
-from milligpu.node.checks import Fault
+from milligpu.model.policy import PlacementStrategy, SharePolicy
+from milligpu.model.reasons import RESOLVABLE, AttachReason, EventReason, Reason
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,14 +18,26 @@ def test_every_reason_is_documented_with_whether_it_passes() -> None:
 
 def test_every_annotation_policy_and_strategy_is_documented() -> None:
     text = (DOCS / "requests.md").read_text()
-    assert [word for word in (*USER_ANNOTATIONS, *Policy, *Strategy) if f"`{word}`" not in text] == []
+    assert [word for word in (*USER_ANNOTATIONS, *SharePolicy, *PlacementStrategy) if f"`{word}`" not in text] == []
 
 
 def test_every_fault_of_the_agent_is_documented() -> None:
     rows = re.findall(r"^\| \*\*(\w+)\*\* \|", (DOCS / "reasons.md").read_text(), re.MULTILINE)
-    assert rows == [str(fault) for fault in Fault]
+    assert rows == [str(fault) for fault in AttachReason]
+
+
+def test_every_event_reason_is_documented() -> None:
+    text = (DOCS / "reasons.md").read_text()
+    rows = re.findall(r"^\| (?:\*\*|`)(\w+)(?:\*\*|`) \|", text, re.MULTILINE)
+    assert [reason for reason in EventReason if reason not in rows] == []
+
+
+def test_every_attach_reason_is_an_event_reason() -> None:
+    assert {str(reason) for reason in AttachReason} <= {str(reason) for reason in EventReason}
 
 
 def test_every_metric_of_the_agent_is_documented() -> None:
+    shares = [f"milligpu_{holder}_{name}" for holder in ("container", "session") for name in SHARE_HELP]
+    names = [*GPU_HELP, *shares, "milligpu_gpu_healthy", "milligpu_gpu_violations", "milligpu_gpu_throttled"]
     rows = re.findall(r"^\| `(milligpu_\w+?)(?:_total)?` \|", (DOCS / "agent.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted([*HELP, "milligpu_gpu_healthy", "milligpu_gpu_outside", "milligpu_gpu_throttled"])
+    assert sorted(rows) == sorted(names)

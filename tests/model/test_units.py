@@ -9,6 +9,7 @@ from milligpu.model.units import (
     parse_milli,
     parse_quantity,
     parse_size,
+    parse_size_with_unit,
     show_mib,
     show_milli,
 )
@@ -124,6 +125,30 @@ def test_a_size_is_rounded_up_to_whole_mib(text: object, mib: int) -> None:
     assert parse_size("-m", text) == mib
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("4096", "4096Mi"), ("4", "4Gi"), (4, "4Gi"), ("0.5", "0.5Gi"), ("4294967296", "4Gi"), ("5000000", "5Mi")],
+)
+def test_a_bare_number_is_refused_with_the_size_that_was_probably_meant(text: object, meant: str) -> None:
+    with pytest.raises(BadRequest, match=r"-m: invalid value '.*': must be a size with its unit") as refused:
+        parse_size_with_unit("-m", text)
+    assert refused.value.hint == f"did you mean {meant}?"
+
+
+def test_a_fraction_where_thousandths_are_wanted_says_what_to_write() -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse_milli("nvidia.com/vgpu", "0.3")
+    assert refused.value.hint == "for 0.3 of a GPU write 300"
+
+
+@pytest.mark.parametrize(("text", "write"), [("4Gi", 4096), ("512Mi", 512), ("4Ki", 1)])
+def test_memory_in_mib_has_no_unit(text: str, write: int) -> None:
+    with pytest.raises(BadRequest, match="a whole number of MiB from 1 to 16777216, without a unit") as refused:
+        parse_mib("nvidia.com/vgpu-memory", text)
+    assert refused.value.hint == f"for {text} write {write}"
+    assert parse_mib("nvidia.com/vgpu-memory", "4k") == 4000  # as the API server writes 4000
+
+
 @pytest.mark.parametrize("text", ["0", "17Ti", "-1Gi", "8GB", "gigabyte"])
 def test_a_size_out_of_range_is_refused(text: object) -> None:
     with pytest.raises(BadRequest, match="16Gi"):
@@ -132,11 +157,11 @@ def test_a_size_out_of_range_is_refused(text: object) -> None:
 
 @given(st.text(max_size=40) | st.integers() | st.floats() | st.none() | st.booleans())
 def test_no_input_breaks_a_parser(value: object) -> None:
-    for parse in (parse_milli, parse_fraction, parse_mib, parse_size):
+    for parse in (parse_milli, parse_fraction, parse_mib, parse_size, parse_size_with_unit):
         try:
             parse("f", value)
         except BadRequest as error:
-            assert error.message.startswith("f=")
+            assert error.message.startswith("f: ")
 
 
 @given(st.integers(1, 1000))

@@ -5,12 +5,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from milligpu.model.footprint import Demand, footprint
-from milligpu.model.gpu import Capability, Gpu, Link, Mode, Node, State
+from milligpu.model.affinity import AffinityLabels
+from milligpu.model.footprint import GpuDemand, footprint
+from milligpu.model.gpu import ComputeCapability, Gpu, GpuLink, GpuState, Node, SharingMode
 from milligpu.model.grant import Grant
-from milligpu.model.labels import Locality
-from milligpu.model.qos import Policy
-from milligpu.model.request import ContainerRequest, Kind, PodRef, PodRequest, ShareRequest
+from milligpu.model.policy import SharePolicy
+from milligpu.model.request import ContainerKind, ContainerRequest, PodRef, PodRequest, ShareRequest
 from milligpu.model.requirements import ANY, Requirements
 from milligpu.model.units import Mib, Milli
 
@@ -46,7 +46,7 @@ def nodes(draw: st.DrawFn, most: int = 4) -> list[Node]:
         count = draw(st.integers(0, 3))
         uuids = [f"GPU-{at}-{card}" for card in range(count)]
         linked = draw(st.booleans())
-        links = {a: {b: Link("NV", 2) for b in uuids if a != b} if linked else {} for a in uuids}
+        links = {a: {b: GpuLink("NV", 2) for b in uuids if a != b} if linked else {} for a in uuids}
         mixed = draw(st.booleans())
         first = _card(draw)
         gpus = [
@@ -59,7 +59,7 @@ def nodes(draw: st.DrawFn, most: int = 4) -> list[Node]:
     return made
 
 
-_states = st.sampled_from([State.OK] * 6 + [State.CORDONED, State.SICK])
+_states = st.sampled_from([GpuState.OK] * 6 + [GpuState.CORDONED, GpuState.UNHEALTHY])
 
 
 def _card(draw: st.DrawFn) -> dict[str, Any]:
@@ -69,10 +69,14 @@ def _card(draw: st.DrawFn) -> dict[str, Any]:
         "mib": Mib(draw(st.sampled_from([1000, 16384]))),
         "milli": Milli(milli),
         "reserved": Milli(draw(st.sampled_from([0, 0, 0, 100]))),
-        "capability": Capability(draw(st.sampled_from([7, 8])), 0),
+        "capability": ComputeCapability(draw(st.sampled_from([7, 8])), 0),
         "ecc": draw(st.booleans()),
-        "policy": draw(st.sampled_from([Policy.FIXED, Policy.FIXED, Policy.EQUAL])),
-        "mode": draw(st.sampled_from([Mode.SHARE, Mode.SHARE, Mode.SHARE, Mode.WHOLE, Mode.MIG])),
+        "policy": draw(st.sampled_from([SharePolicy.BEST_EFFORT, SharePolicy.BEST_EFFORT, *SharePolicy])),
+        "mode": draw(
+            st.sampled_from(
+                [SharingMode.SHARE, SharingMode.SHARE, SharingMode.SHARE, SharingMode.WHOLE, SharingMode.MIG]
+            )
+        ),
     }
 
 
@@ -81,7 +85,9 @@ def requests(draw: st.DrawFn, name: str = "p") -> PodRequest:
     containers = tuple(
         ContainerRequest(f"c{at}", draw(_shares()), kind)
         for at, kind in enumerate(
-            sorted(draw(st.lists(st.sampled_from(Kind), max_size=3)), key=lambda k: k is Kind.MAIN)
+            sorted(
+                draw(st.lists(st.sampled_from(ContainerKind), max_size=3)), key=lambda k: k is ContainerKind.MAIN
+            )
         )
     )
     wants = ANY
@@ -93,11 +99,11 @@ def requests(draw: st.DrawFn, name: str = "p") -> PodRequest:
             numa=draw(st.booleans()),
             uuids_not=draw(st.sampled_from([(), ("GPU-0-0",)])),
         )
-    locality = Locality(draw(_labels), draw(_labels), draw(_labels))
+    locality = AffinityLabels(draw(_labels), draw(_labels), draw(_labels))
     return PodRequest(
         PodRef("test", name, name),
         containers,
-        policy=draw(st.sampled_from([None, None, Policy.FIXED])),
+        policy=draw(st.sampled_from([None, None, None, *SharePolicy])),
         requirements=wants,
         locality=locality,
         cpu_milli=draw(st.sampled_from([0, 1000, 3000])),
@@ -111,7 +117,9 @@ def _shares(draw: st.DrawFn) -> ShareRequest | None:
         return None
     count = draw(st.sampled_from([1, 1, 1, 2, 3]))
     if draw(st.integers(0, 3)) == 0:
-        return ShareRequest(count, mib=Mib(draw(st.sampled_from([200, 900, 5000]))))
+        milli = draw(st.sampled_from([None, None, Milli(0)]))
+        mib = Mib(draw(st.sampled_from([200, 900, 5000])))
+        return ShareRequest(count, milli, mib, limit=None if milli is None else Milli(1000))
     return ShareRequest(count, Milli(draw(_sizes)))
 
 
@@ -130,7 +138,7 @@ class Ledger:
         gpu = next(g for n in self.nodes for g in n.gpus if g.uuid == uuid)
         found: list[tuple[PodRequest, int, int]] = []
         for request, grant in self.pods.values():
-            folded = footprint(request.containers, gpu, request.policy)
+            folded = footprint(request.containers, gpu)
             numbers = {
                 number
                 for name, parts in folded.slices.items()
@@ -168,11 +176,9 @@ class Ledger:
         return any(self._on_kind(request, [g for g in node.gpus if _alike(g, like)]) for like in node.gpus)
 
     def _on_kind(self, request: PodRequest, gpus: list[Gpu]) -> bool:
-        demands = footprint(request.containers, gpus[0], request.policy).demands
+        demands = footprint(request.containers, gpus[0]).demands
         shared = any(not demand.whole for demand in demands)
-        if gpus[0].mode is Mode.MIG or (gpus[0].mode is Mode.WHOLE and shared):
-            return False
-        if request.policy is not None and shared and request.policy is not gpus[0].policy:
+        if gpus[0].mode is SharingMode.MIG or (gpus[0].mode is SharingMode.WHOLE and shared):
             return False
         return any(
             all(self._takes(request, gpu, d) for gpu, d in zip(cards, demands, strict=True))
@@ -180,11 +186,13 @@ class Ledger:
             for cards in permutations(gpus, len(demands))
         )
 
-    def _takes(self, request: PodRequest, gpu: Gpu, demand: Demand) -> bool:
-        if gpu.state is not State.OK or request.requirements.refuse("", gpu) is not None:
+    def _takes(self, request: PodRequest, gpu: Gpu, demand: GpuDemand) -> bool:
+        if not _serves(gpu.policy, request):
+            return False
+        if gpu.state is not GpuState.OK or request.requirements.refuse("", gpu) is not None:
             return False
         others = [other for other, _, _ in self.on_card(gpu.uuid)]
-        if any(not request.locality.admits(other.locality) for other in others):
+        if any(_apart(request.locality, other.locality) for other in others):
             return False
         label = request.locality.affinity
         if label is not None:
@@ -204,6 +212,20 @@ class Ledger:
 
 def _alike(a: Gpu, b: Gpu) -> bool:
     def kind(gpu: Gpu) -> tuple[object, ...]:
-        return gpu.model, gpu.mib, gpu.milli, gpu.reserved, gpu.capability, gpu.ecc, gpu.policy, gpu.mode
+        return gpu.model, gpu.mib, gpu.milli, gpu.reserved, gpu.capability, gpu.ecc, gpu.mode
 
     return kind(a) == kind(b)
+
+
+def _serves(policy: SharePolicy, request: PodRequest) -> bool:
+    shares = [each.share for each in request.containers if each.share is not None]
+    if all(share.whole for share in shares):
+        return True
+    if request.policy is not None and (request.policy is SharePolicy.EQUAL) != (policy is SharePolicy.EQUAL):
+        return False
+    return policy is not SharePolicy.FIXED or all(share.milli != 0 for share in shares)
+
+
+def _apart(ours: AffinityLabels, theirs: AffinityLabels) -> bool:
+    same = ours.anti_affinity is not None and ours.anti_affinity == theirs.anti_affinity
+    return same or ours.exclusion != theirs.exclusion

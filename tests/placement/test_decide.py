@@ -6,21 +6,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from milligpu.model.affinity import AffinityLabels
 from milligpu.model.errors import BadRequest, NoCapacity
-from milligpu.model.gpu import Gpu, Link, Mode, Node, State
+from milligpu.model.gpu import Gpu, GpuLink, GpuState, Node, SharingMode
+from milligpu.model.gpu_class import GpuClass, GpuClasses
 from milligpu.model.grant import Grant, NoFit
-from milligpu.model.labels import Locality
-from milligpu.model.qos import Policy, Strategy
+from milligpu.model.policy import PlacementStrategy, SharePolicy
 from milligpu.model.reasons import Reason
-from milligpu.model.request import ContainerRequest, Kind, PodRequest, ShareRequest
+from milligpu.model.request import ContainerKind, ContainerRequest, PodRequest, Share, ShareRequest
 from milligpu.model.requirements import Requirements
 from milligpu.model.units import Mib, Milli
+from milligpu.model.versions import parse_version
 from milligpu.placement.decide import Placer
-from milligpu.placement.fit import SpecKey
-from milligpu.placement.score import Baseline, Priced
+from milligpu.placement.fit import RequestKey
+from milligpu.placement.score import BaselineStrategy, PricedScore
 from milligpu.placement.snapshot import Holding, Snapshot
-from milligpu.placement.target import ENTRIES_MAX, Target, whole_gpus
+from milligpu.placement.workload import ENTRIES_MAX, ExpectedWorkload, whole_gpus
 from tests.placement.clusters import CARD, node, pod
+
+OLD, NEW = parse_version("v", "535.54.03"), parse_version("v", "550.54.15")
 
 
 def place(placer: Placer, request: PodRequest) -> Grant:
@@ -36,27 +40,27 @@ def reasons(placer: Placer, request: PodRequest) -> set[Reason]:
     return {refusal.reason for refusal in answer.refusals}
 
 
-def placer_of(*nodes: Node, policy: Strategy | Baseline = Strategy.PACKING) -> Placer:
-    return Placer(Snapshot.of(nodes), policy)
+def placer_of(*nodes: Node, strategy: PlacementStrategy | BaselineStrategy = PlacementStrategy.PACKING) -> Placer:
+    return Placer(Snapshot.of(nodes), strategy)
 
 
-def test_a_grant_names_the_card_and_the_amounts() -> None:
+def test_a_grant_names_the_gpu_and_the_amounts() -> None:
     grant = place(placer_of(node("a")), pod("p", 300))
-    (share,) = grant.containers["main"]
-    assert (grant.node, grant.uid, share.gpu) == ("a", "p", "GPU-a-0")
-    assert (share.milli, share.mib, share.limit) == (300, 16384 * 300 // 1000, 300)
+    (held,) = grant.containers["main"]
+    assert (grant.node, grant.uid, held.gpu) == ("a", "p", "GPU-a-0")
+    assert held.share == Share(Milli(300), Mib(16384 * 300 // 1000), Milli(300))
 
 
-def test_a_whole_gpu_comes_without_numbers_and_only_from_an_empty_card() -> None:
+def test_a_whole_gpu_must_be_empty() -> None:
     placer = placer_of(node("a", 2))
     first = place(placer, pod("share", 100)).gpus
     whole = place(placer, pod("whole", 1000))
-    assert whole.containers["main"][0].whole
+    assert whole.containers["main"][0].share.whole
     assert whole.gpus != first
     assert reasons(placer, pod("another", 1000)) == {Reason.INSUFFICIENT_CORE}
 
 
-def test_memory_is_booked_as_well_as_compute() -> None:
+def test_memory_counts_as_well_as_compute() -> None:
     placer = placer_of(node("a"))
     place(placer, pod("p", 100, mib=Mib(16000)))
     answer = placer.decide(pod("q", 100))
@@ -67,14 +71,14 @@ def test_memory_is_booked_as_well_as_compute() -> None:
 
 def test_init_containers_count_only_at_their_peak() -> None:
     placer = placer_of(node("a"))
-    init = ContainerRequest("init", ShareRequest(1, Milli(700)), Kind.INIT)
+    init = ContainerRequest("init", ShareRequest(1, Milli(700)), ContainerKind.INIT)
     main = ContainerRequest("main", ShareRequest(1, Milli(500)))
     grant = place(placer, replace(pod("p"), containers=(init, main)))
     assert set(grant.containers) == {"init", "main"}
     assert placer.snapshot.milli[0, 0] == 300
 
 
-def test_two_containers_that_do_not_fit_one_card_get_two() -> None:
+def test_two_containers_that_do_not_fit_one_gpu_get_two() -> None:
     placer = placer_of(node("a", 3))
     shares = tuple(
         ContainerRequest(name, ShareRequest(1, Milli(milli))) for name, milli in (("x", 600), ("y", 700))
@@ -87,17 +91,20 @@ def test_two_containers_that_do_not_fit_one_card_get_two() -> None:
 @pytest.mark.parametrize(
     ("card", "request_", "reason"),
     [
-        ({"state": State.SICK}, pod("p", 100), Reason.SICK),
-        ({"state": State.CORDONED}, pod("p", 100), Reason.CORDONED),
-        ({"mode": Mode.WHOLE}, pod("p", 100), Reason.MODE_MISMATCH),
-        ({"mode": Mode.MIG}, pod("p", 1000), Reason.MODE_MISMATCH),
+        ({"state": GpuState.UNHEALTHY}, pod("p", 100), Reason.UNHEALTHY),
+        ({"state": GpuState.CORDONED}, pod("p", 100), Reason.CORDONED),
+        ({"mode": SharingMode.WHOLE}, pod("p", 100), Reason.MODE_MISMATCH),
+        ({"mode": SharingMode.MIG}, pod("p", 1000), Reason.MODE_MISMATCH),
         ({"milli": Milli(500)}, pod("p", 600), Reason.TOO_LARGE),
         ({"reserved": Milli(100)}, pod("p", 1000), Reason.TOO_LARGE),
-        ({}, pod("p", 100, policy=Policy.EQUAL), Reason.POLICY_MISMATCH),
+        ({}, pod("p", 100, policy=SharePolicy.EQUAL), Reason.POLICY_MISMATCH),
         ({}, pod("p", 100, requirements=Requirements(models=("A100",))), Reason.MODEL_MISMATCH),
         ({}, pod("p", 100, requirements=Requirements(uuids=("GPU-z",))), Reason.UUID_MISMATCH),
         ({}, pod("p", 100, requirements=Requirements(ecc=True)), Reason.NO_ECC),
         ({}, pod("p", 100, requirements=Requirements(memory_min=Mib(40000))), Reason.MEMORY_SIZE),
+        ({}, pod("p", 100, requirements=Requirements(driver_min=NEW)), Reason.DRIVER_UNKNOWN),
+        ({"driver": OLD}, pod("p", 100, requirements=Requirements(driver_min=NEW)), Reason.DRIVER),
+        ({"cuda": OLD}, pod("p", 100, requirements=Requirements(cuda_min=NEW)), Reason.CUDA),
         ({}, pod("p", 1000, 2), Reason.INSUFFICIENT_GPUS),
         ({}, pod("p", 100, cpu_milli=9000), Reason.NODE_CPU),
         ({}, pod("p", 100, memory_mib=9000), Reason.NODE_MEMORY),
@@ -109,36 +116,42 @@ def test_each_constraint_refuses_with_its_own_reason(
     assert reasons(placer_of(node("a", cpu=8000, memory=8000, **card)), request_) == {reason}
 
 
-def test_a_node_without_cards_says_so() -> None:
+def test_of_nodes_with_the_same_gpus_the_one_with_the_required_driver_is_chosen() -> None:
+    for driver in (None, OLD):
+        placer = placer_of(node("a", driver=driver), node("b", driver=NEW), node("c", driver=driver))
+        assert place(placer, pod("p", 100, requirements=Requirements(driver_min=NEW))).node == "b"
+
+
+def test_a_node_without_gpus_is_refused_as_such() -> None:
     assert reasons(placer_of(node("a", 0)), pod("p", 100)) == {Reason.NO_GPU}
 
 
 def test_labels_pull_together_keep_apart_and_exclude() -> None:
     placer = placer_of(node("a", 3))
-    together = Locality(affinity="team")
+    together = AffinityLabels(affinity="team")
     first, second = (place(placer, pod(name, 100, locality=together)).gpus for name in ("a1", "a2"))
     assert first == second
-    apart = Locality(anti_affinity="db")
+    apart = AffinityLabels(anti_affinity="db")
     third, fourth = (place(placer, pod(name, 100, locality=apart)).gpus for name in ("b1", "b2"))
     assert third != fourth
     placer = placer_of(node("a", 1))
-    place(placer, pod("c1", 100, locality=Locality(exclusion="alone")))
+    place(placer, pod("c1", 100, locality=AffinityLabels(exclusion="alone")))
     assert reasons(placer, pod("c2", 100)) == {Reason.EXCLUSION}
-    place(placer, pod("c3", 100, locality=Locality(exclusion="alone")))
-    assert reasons(placer, pod("c4", 100, locality=Locality(exclusion="other"))) == {Reason.EXCLUSION}
+    place(placer, pod("c3", 100, locality=AffinityLabels(exclusion="alone")))
+    assert reasons(placer, pod("c4", 100, locality=AffinityLabels(exclusion="other"))) == {Reason.EXCLUSION}
 
 
-def test_a_card_is_free_of_a_label_once_its_last_holder_left() -> None:
+def test_a_gpu_loses_a_label_with_its_last_holder() -> None:
     placer = placer_of(node("a"))
-    place(placer, pod("c1", 100, locality=Locality(exclusion="alone")))
+    place(placer, pod("c1", 100, locality=AffinityLabels(exclusion="alone")))
     placer.release("c1")
     place(placer, pod("c2", 100))
 
 
-def test_a_full_affinity_card_refuses_rather_than_scatters() -> None:
+def test_a_full_gpu_with_the_affinity_label_refuses_rather_than_scatters() -> None:
     placer = placer_of(node("a", 2))
-    place(placer, pod("p", 900, locality=Locality(affinity="team")))
-    assert reasons(placer, pod("q", 200, locality=Locality(affinity="team"))) == {
+    place(placer, pod("p", 900, locality=AffinityLabels(affinity="team")))
+    assert reasons(placer, pod("q", 200, locality=AffinityLabels(affinity="team"))) == {
         Reason.INSUFFICIENT_CORE,
         Reason.AFFINITY,
     }
@@ -148,13 +161,13 @@ def _wired(name: str) -> Node:
     """Cards 0 and 2, 1 and 3 have NVLink; 0 and 1, 2 and 3 share a NUMA node."""
     uuids = [f"GPU-{name}-{at}" for at in range(4)]
     gpus = tuple(
-        Gpu(uuid, "V100", CARD, numa=at // 2, links={uuids[(at + 2) % 4]: Link("NV", 2)})
+        Gpu(uuid, "V100", CARD, numa=at // 2, links={uuids[(at + 2) % 4]: GpuLink("NV", 2)})
         for at, uuid in enumerate(uuids)
     )
     return Node(name, gpus)
 
 
-def test_nvlink_and_numa_are_held_between_the_cards_of_a_request() -> None:
+def test_nvlink_and_numa_hold_between_the_gpus_of_a_request() -> None:
     linked = pod("p", 1000, 2, requirements=Requirements(nvlink=True))
     assert set(place(placer_of(_wired("a")), linked).gpus) in ({"GPU-a-0", "GPU-a-2"}, {"GPU-a-1", "GPU-a-3"})
     near = pod("p", 1000, 2, requirements=Requirements(numa=True))
@@ -165,7 +178,7 @@ def test_nvlink_and_numa_are_held_between_the_cards_of_a_request() -> None:
     assert reasons(placer_of(_wired("a")), three) == {Reason.NUMA_SPLIT}
 
 
-def test_several_whole_cards_are_the_best_linked_even_when_nobody_asked() -> None:
+def test_several_whole_gpus_are_the_best_linked_even_without_a_requirement() -> None:
     assert set(place(placer_of(_wired("a")), pod("p", 1000, 2)).gpus) in (
         {"GPU-a-0", "GPU-a-2"},
         {"GPU-a-1", "GPU-a-3"},
@@ -173,15 +186,17 @@ def test_several_whole_cards_are_the_best_linked_even_when_nobody_asked() -> Non
 
 
 def test_topology_prefers_the_node_with_links() -> None:
-    placer = placer_of(node("plain", 4), _wired("wired"), policy=Strategy.TOPOLOGY)
+    placer = placer_of(node("plain", 4), _wired("wired"), strategy=PlacementStrategy.TOPOLOGY)
     assert place(placer, pod("p", 1000, 2)).node == "wired"
 
 
 def test_a_class_stands_for_its_requirements() -> None:
     snapshot = Snapshot.of([node("a"), node("b", model="A100")])
-    placer = Placer(snapshot, classes={"gold": Requirements(models=("A100",))})
+    placer = Placer(snapshot, classes=GpuClasses([GpuClass("gold", Requirements(models=("A100",)))]))
     assert place(placer, pod("p", 100, gpu_class="gold")).node == "b"
-    with pytest.raises(BadRequest, match="class='silver': want gold"):
+    with pytest.raises(
+        BadRequest, match="class: invalid value 'silver': must be the name of a GpuClass; existing classes: gold"
+    ):
         placer.decide(pod("q", 100, gpu_class="silver"))
 
 
@@ -200,37 +215,37 @@ def test_a_request_may_choose_its_strategy() -> None:
     placer = placer_of(node("a", 2))
     place(placer, pod("p", 500))
     packed = placer.decide(pod("q", 500))
-    spread = placer.decide(pod("q", 500, strategy=Strategy.SPREAD))
+    spread = placer.decide(pod("q", 500, strategy=PlacementStrategy.SPREAD))
     assert isinstance(packed, Grant)
     assert isinstance(spread, Grant)
     assert packed.gpus != spread.gpus
 
 
-def test_best_fit_takes_the_fullest_card_and_spread_the_emptiest() -> None:
+def test_best_fit_takes_the_fullest_gpu_and_spread_the_emptiest() -> None:
     placer = placer_of(node("a", 3))
     snapshot = placer.snapshot
     for at, milli in enumerate((300, 600, 100)):
         share = placer.holding(pod(f"p{at}", milli), placer.decide(pod(f"p{at}", milli)))  # type: ignore[arg-type]
-        snapshot.take(Holding(f"p{at}", "a", ((f"GPU-a-{at}", share.cards[0][1]),)))
-    best = placer.decide(pod("q", 300, strategy=Strategy.BEST_FIT))
-    wide = placer.decide(pod("q", 300, strategy=Strategy.SPREAD))
+        snapshot.take(Holding(f"p{at}", "a", ((f"GPU-a-{at}", share.demands[0][1]),)))
+    best = placer.decide(pod("q", 300, strategy=PlacementStrategy.BEST_FIT))
+    wide = placer.decide(pod("q", 300, strategy=PlacementStrategy.SPREAD))
     assert isinstance(best, Grant)
     assert isinstance(wide, Grant)
     assert (best.gpus, wide.gpus) == (("GPU-a-1",), ("GPU-a-2",))
 
 
-def test_packing_keeps_a_whole_node_for_those_who_need_one() -> None:
-    target = Target({whole_gpus(4, 4000): 1.0, SpecKey.of(pod("x", 500, cpu_milli=1000), {}): 9.0})
+def test_packing_keeps_a_whole_node_for_requests_that_need_one() -> None:
+    target = ExpectedWorkload({whole_gpus(4, 4000): 1.0, RequestKey.of(pod("x", 500, cpu_milli=1000)): 9.0})
     nodes = [node(name, 4, cpu=64000, memory=1000) for name in "abc"]
     placer = Placer(Snapshot.of(nodes), target=target)
     used = {place(placer, pod(f"p{at}", 500, cpu_milli=1000)).node for at in range(8)}
     assert len(used) == 1
 
 
-def test_packing_saves_a_scarce_model_for_those_who_name_it() -> None:
+def test_packing_saves_a_scarce_model_for_requests_that_name_it() -> None:
     named = pod("n", 1000, cpu_milli=1000, requirements=Requirements(models=("A100",)))
     anyone = pod("p", 1000, cpu_milli=1000)
-    target = Target({SpecKey.of(named, {}): 1.0, SpecKey.of(anyone, {}): 1.0})
+    target = ExpectedWorkload({RequestKey.of(named): 1.0, RequestKey.of(anyone): 1.0})
     placer = Placer(
         Snapshot.of([node("a", 2, model="A100", cpu=9000, memory=1), node("b", 2, cpu=9000, memory=1)]),
         target=target,
@@ -240,14 +255,14 @@ def test_packing_saves_a_scarce_model_for_those_who_name_it() -> None:
 
 def test_cpu_only_pods_leave_the_cpu_that_gpus_wait_for() -> None:
     large, small = pod("g", 1000, 2, cpu_milli=12000), pod("c", cpu_milli=5000)
-    target = Target({SpecKey.of(large, {}): 2.0, SpecKey.of(small, {}): 3.0})
+    target = ExpectedWorkload({RequestKey.of(large): 2.0, RequestKey.of(small): 3.0})
     nodes = [node(name, 2, cpu=22000, memory=1) for name in ("x", "y")]
     placer = Placer(Snapshot.of(nodes), target=target)
     for at, each in enumerate((large, small, small, small, large)):
         place(placer, replace(each, pod=replace(each.pod, uid=f"u{at}")))
 
 
-def test_quality_does_not_hang_on_names_or_order() -> None:
+def test_quality_does_not_depend_on_names_or_order() -> None:
     """Renaming and reordering nodes changes who wins ties, not how many pods find a place."""
     sizes = [300, 500, 700, 1000, 200, 600, 400, 1000, 800, 100] * 3
 
@@ -268,21 +283,21 @@ def test_ties_are_drawn_among_all_equals() -> None:
 
 
 def test_fgd_breaks_ties_by_name() -> None:
-    placer = placer_of(node("b"), node("a"), node("c"), policy=Baseline.FGD)
+    placer = placer_of(node("b"), node("a"), node("c"), strategy=BaselineStrategy.FGD)
     assert place(placer, pod("p", 100)).node == "a"
 
 
-def test_the_random_policy_follows_its_dice() -> None:
+def test_the_random_strategy_follows_its_generator() -> None:
     def nodes_of(seed: int) -> list[str]:
         snapshot = Snapshot.of([node(name) for name in "abcdef"])
-        placer = Placer(snapshot, Baseline.RANDOM, dice=np.random.default_rng(seed))
+        placer = Placer(snapshot, BaselineStrategy.RANDOM, dice=np.random.default_rng(seed))
         return [answer.node for _ in range(20) if isinstance(answer := placer.decide(pod("p", 100)), Grant)]
 
     assert nodes_of(1) == nodes_of(1)
     assert nodes_of(1) != nodes_of(2)
 
 
-def test_nodes_come_and_go_and_cards_change_state_while_deciding() -> None:
+def test_nodes_and_gpu_states_may_change_between_decisions() -> None:
     placer = placer_of(node("a"))
     place(placer, pod("p", 1000))
     placer.snapshot.add(node("b", model="new"))
@@ -290,13 +305,13 @@ def test_nodes_come_and_go_and_cards_change_state_while_deciding() -> None:
     placer.snapshot.remove("b")
     assert "q" not in placer.snapshot.holdings
     placer.release("p")
-    placer.snapshot.set_state("a", "GPU-a-0", State.SICK)
-    assert reasons(placer, pod("r", 100)) == {Reason.SICK}
-    placer.snapshot.set_state("a", "GPU-a-0", State.OK)
+    placer.snapshot.set_state("a", "GPU-a-0", GpuState.UNHEALTHY)
+    assert reasons(placer, pod("r", 100)) == {Reason.UNHEALTHY}
+    placer.snapshot.set_state("a", "GPU-a-0", GpuState.OK)
     place(placer, pod("r", 100))
 
 
-def test_a_grant_that_no_longer_fits_is_refused_and_what_runs_is_not() -> None:
+def test_a_grant_that_no_longer_fits_is_refused_unless_it_is_forced() -> None:
     placer = placer_of(node("a"))
     stale = placer.decide(pod("p", 600))
     assert isinstance(stale, Grant)
@@ -308,14 +323,14 @@ def test_a_grant_that_no_longer_fits_is_refused_and_what_runs_is_not() -> None:
     assert reasons(placer, pod("r", 1)) == {Reason.INSUFFICIENT_CORE}
 
 
-def test_what_is_not_on_the_books_cannot_be_changed() -> None:
+def test_an_unknown_pod_or_gpu_cannot_be_changed() -> None:
     snapshot = Snapshot.of([node("a")])
-    with pytest.raises(BadRequest, match="pod='ghost'"):
+    with pytest.raises(BadRequest, match="pod: invalid value 'ghost'"):
         snapshot.release("ghost")
-    with pytest.raises(BadRequest, match="node='b'"):
+    with pytest.raises(BadRequest, match="node: invalid value 'b'"):
         snapshot.take(Holding("p", "b", ()))
-    with pytest.raises(BadRequest, match="gpu='a/GPU-z'"):
-        snapshot.set_state("a", "GPU-z", State.OK)
+    with pytest.raises(BadRequest, match="gpu: invalid value 'a/GPU-z'"):
+        snapshot.set_state("a", "GPU-z", GpuState.OK)
     with pytest.raises(BadRequest, match="a name that no other node has"):
         snapshot.add(node("a"))
 
@@ -339,23 +354,44 @@ def test_the_nearest_request_says_what_would_fit(request_: PodRequest, near: str
     assert answer.nearest == near
 
 
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        (ShareRequest(1, Milli(300), Mib(9000)), "0.3 GPU with 4Gi"),
+        (ShareRequest(1, Milli(300)), "0.3 GPU with 4Gi"),
+        (ShareRequest(1, Milli(900), Mib(2000)), "0.5 GPU with 2000Mi"),
+        (ShareRequest(1, Milli(900), Mib(9000)), "0.5 GPU with 4Gi"),
+        (ShareRequest(1, mib=Mib(9000)), "4Gi"),
+        (ShareRequest(1, Milli(900)), "0.5 GPU with 4Gi"),
+        (ShareRequest(1, Milli(300), card_memory=Milli(500)), "0.3 GPU with 0.25 of the GPU's memory"),
+    ],
+)
+def test_the_nearest_request_changes_only_what_does_not_fit(asked: ShareRequest, near: str) -> None:
+    """Half of the compute is free, and a quarter of the memory."""
+    placer = placer_of(node("a"))
+    place(placer, pod("holder", 500, mib=Mib(12288)))
+    answer = placer.decide(replace(pod("p"), containers=(ContainerRequest("main", asked),)))
+    assert isinstance(answer, NoFit)
+    assert answer.nearest == near
+
+
 def test_old_requests_weigh_less_and_the_list_stays_short() -> None:
-    target = Target(half_life=10)
-    old, new = (SpecKey.of(pod("p", milli), {}) for milli in (100, 200))
+    target = ExpectedWorkload(half_life=10)
+    old, new = (RequestKey.of(pod("p", milli)) for milli in (100, 200))
     for _ in range(10):
         target.observe(old)
     for _ in range(10):
         target.observe(new)
     assert target.counts()[new] / target.counts()[old] == pytest.approx(2.0)
     for cpu in range(ENTRIES_MAX + 10):
-        target.observe(SpecKey.of(pod("p", 100, cpu_milli=cpu), {}))
+        target.observe(RequestKey.of(pod("p", 100, cpu_milli=cpu)))
     assert len(target.counts()) <= ENTRIES_MAX
 
 
 def test_a_known_workload_is_not_learned_over() -> None:
-    key = SpecKey.of(pod("p", 100), {})
-    target = Target({key: 1.0})
-    target.observe(SpecKey.of(pod("q", 200), {}))
+    key = RequestKey.of(pod("p", 100))
+    target = ExpectedWorkload({key: 1.0})
+    target.observe(RequestKey.of(pod("q", 200)))
     assert dict(target.counts()) == {key: 1.0}
 
 
@@ -388,5 +424,5 @@ def test_a_remembered_score_decides_as_a_fresh_one(monkeypatch: pytest.MonkeyPat
         return found
 
     remembering = run()
-    monkeypatch.setattr(Priced, "alike", False)
+    monkeypatch.setattr(PricedScore, "alike", False)
     assert run() == remembering

@@ -1,11 +1,11 @@
 """Plans that make room by moving pods."""
 
+from milligpu.model.affinity import AffinityLabels
 from milligpu.model.gpu import Node
 from milligpu.model.grant import Grant
-from milligpu.model.labels import Locality
 from milligpu.model.request import PodRequest
 from milligpu.placement.decide import Placer
-from milligpu.placement.defrag import Plan, Rules, plan_largest, plan_room
+from milligpu.placement.defrag import DefragPlan, MoveRules, plan_room
 from milligpu.placement.snapshot import Snapshot
 from tests.placement.clusters import node, pod
 
@@ -23,7 +23,7 @@ def cluster(
     return placer, running
 
 
-def carry_out(placer: Placer, running: dict[str, PodRequest], plan: Plan, request: PodRequest) -> None:
+def carry_out(placer: Placer, running: dict[str, PodRequest], plan: DefragPlan, request: PodRequest) -> None:
     for move in plan.moves:
         assert placer.release(move.pod).node == move.source
         placer.commit(running[move.pod], move.grant)
@@ -51,7 +51,7 @@ def test_the_fewest_moves_make_room_and_can_be_carried_out() -> None:
     carry_out(placer, running, plan, request)
 
 
-def test_a_whole_card_is_emptied_when_its_pods_find_room() -> None:
+def test_a_whole_gpu_is_emptied_when_its_pods_fit_elsewhere() -> None:
     placer, running = cluster(*FULL)
     request = pod("p", 1000)
     plan = plan_room(placer, request, running)
@@ -65,19 +65,19 @@ def test_none_where_moving_cannot_help() -> None:
     assert plan_room(placer, pod("p", 1000), running) is None
 
 
-def test_what_may_not_move_stays() -> None:
+def test_pods_that_may_not_move_stay() -> None:
     placer, running = cluster(*FULL)
     request = pod("p", 600)
 
-    def moved(rules: Rules) -> list[str] | None:
+    def moved(rules: MoveRules) -> list[str] | None:
         plan = plan_room(placer, request, running, rules)
         return None if plan is None else [move.pod for move in plan.moves]
 
-    assert moved(Rules(pinned=frozenset({"a2"}))) == ["a1"]
-    assert moved(Rules(pinned=frozenset({"a1", "a2"}))) is None
-    assert moved(Rules(moves_max=0)) is None
-    assert moved(Rules(budget_of={"a1": "web", "a2": "web"}, budgets={"web": 0})) is None
-    assert moved(Rules(budget_of={"a1": "web", "a2": "web"}, budgets={"web": 1})) == ["a2"]
+    assert moved(MoveRules(pinned=frozenset({"a2"}))) == ["a1"]
+    assert moved(MoveRules(pinned=frozenset({"a1", "a2"}))) is None
+    assert moved(MoveRules(moves_max=0)) is None
+    assert moved(MoveRules(budget_of={"a1": "web", "a2": "web"}, budgets={"web": 0})) is None
+    assert moved(MoveRules(budget_of={"a1": "web", "a2": "web"}, budgets={"web": 1})) == ["a2"]
 
 
 def test_a_higher_priority_stays() -> None:
@@ -87,14 +87,14 @@ def test_a_higher_priority_stays() -> None:
         grant = placer.decide(running[name], [where])
         assert isinstance(grant, Grant)
         placer.commit(running[name], grant)
-    plan = plan_room(placer, pod("p", 1000), running, Rules(priority_max=5))
+    plan = plan_room(placer, pod("p", 1000), running, MoveRules(priority_max=5))
     assert plan is not None
     assert [move.pod for move in plan.moves] == ["low"]
 
 
-def test_a_move_never_joins_what_its_labels_keep_it_from() -> None:
+def test_a_move_respects_labels() -> None:
     placer = Placer(Snapshot.of([node("a"), node("b")]))
-    apart = Locality(anti_affinity="db")
+    apart = AffinityLabels(anti_affinity="db")
     running = {name: pod(name, 300, locality=apart) for name in ("x", "y")}
     for request in running.values():
         grant = placer.decide(request)
@@ -116,13 +116,3 @@ def test_the_cpu_of_a_node_is_made_free_too() -> None:
     assert plan is not None
     assert len(plan.moves) == 1
     carry_out(placer, running, plan, request)
-
-
-def test_the_largest_share_is_raised_as_far_as_the_rules_allow() -> None:
-    placer, running = cluster(*FULL)
-    whole = plan_largest(placer, running)
-    assert whole is not None
-    assert whole.grant.containers["largest"][0].whole
-    less = plan_largest(placer, running, Rules(moves_max=1))
-    assert less is not None
-    assert less.grant.containers["largest"][0].milli == 700

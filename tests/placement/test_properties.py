@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from milligpu.model.gpu import Node
 from milligpu.model.grant import Grant, NoFit
-from milligpu.model.qos import Strategy
+from milligpu.model.policy import PlacementStrategy
 from milligpu.model.request import PodRequest
 from milligpu.placement.decide import Placer
-from milligpu.placement.refuse import nearest
-from milligpu.placement.score import POLICIES, Baseline, PolicyName
+from milligpu.placement.nearest import nearest_fit
+from milligpu.placement.score import STRATEGIES, BaselineStrategy, StrategyName
 from milligpu.placement.snapshot import Snapshot
 from tests.placement.clusters import Ledger, nodes, requests
 
@@ -47,17 +47,17 @@ plays = given(
     cluster=nodes(),
     asked=st.lists(requests(), min_size=1, max_size=12),
     leave=st.lists(st.integers(0, 11), max_size=4),
-    policy=st.sampled_from(POLICIES),
+    strategy=st.sampled_from(STRATEGIES),
 )
 
 
 @quick
 @plays
-def test_no_card_and_no_node_is_ever_overcommitted(
-    cluster: list[Node], asked: list[PodRequest], leave: list[int], policy: PolicyName
+def test_no_gpu_and_no_node_is_ever_overcommitted(
+    cluster: list[Node], asked: list[PodRequest], leave: list[int], strategy: StrategyName
 ) -> None:
     ledger = Ledger(cluster)
-    _play(Placer(Snapshot.of(cluster), policy), ledger, asked, leave)
+    _play(Placer(Snapshot.of(cluster), strategy), ledger, asked, leave)
     for node in cluster:
         assert min(ledger.cpu_memory(node)) >= 0
         for gpu in node.gpus:
@@ -69,9 +69,9 @@ def test_no_card_and_no_node_is_ever_overcommitted(
 @quick
 @plays
 def test_a_refusal_is_never_wrong_and_a_grant_is_always_allowed(
-    cluster: list[Node], asked: list[PodRequest], leave: list[int], policy: PolicyName
+    cluster: list[Node], asked: list[PodRequest], leave: list[int], strategy: StrategyName
 ) -> None:
-    ledger, placer = Ledger(cluster), Placer(Snapshot.of(cluster), policy)
+    ledger, placer = Ledger(cluster), Placer(Snapshot.of(cluster), strategy)
     _play(placer, ledger, asked[:-1], leave)
     last = replace(asked[-1], pod=replace(asked[-1].pod, name="last", uid="last"))
     assert isinstance(placer.decide(last), Grant) == ledger.can_place(last)
@@ -80,26 +80,26 @@ def test_a_refusal_is_never_wrong_and_a_grant_is_always_allowed(
 @quick
 @plays
 def test_every_refused_node_has_a_reason_and_the_nearest_request_would_fit(
-    cluster: list[Node], asked: list[PodRequest], leave: list[int], policy: PolicyName
+    cluster: list[Node], asked: list[PodRequest], leave: list[int], strategy: StrategyName
 ) -> None:
-    ledger, placer = Ledger(cluster), Placer(Snapshot.of(cluster), policy)
+    ledger, placer = Ledger(cluster), Placer(Snapshot.of(cluster), strategy)
     _play(placer, ledger, asked[:-1], leave)
     last = replace(asked[-1], pod=replace(asked[-1].pod, name="last", uid="last"))
     answer = placer.decide(last)
     if isinstance(answer, NoFit):
         assert {refusal.node for refusal in answer.refusals} == {node.name for node in cluster}
-        smaller = nearest(placer, last, np.arange(placer.snapshot.rows))
+        smaller = nearest_fit(placer, last, np.arange(placer.snapshot.rows))
         assert (smaller is not None) == bool(answer.nearest)
         assert smaller is None or ledger.can_place(smaller)
 
 
 @quick
 @plays
-def test_releasing_everything_restores_the_books_exactly(
-    cluster: list[Node], asked: list[PodRequest], leave: list[int], policy: PolicyName
+def test_releasing_everything_restores_the_snapshot_exactly(
+    cluster: list[Node], asked: list[PodRequest], leave: list[int], strategy: StrategyName
 ) -> None:
     snapshot, ledger = Snapshot.of(cluster), Ledger(cluster)
-    _play(Placer(snapshot, policy), ledger, asked, leave)
+    _play(Placer(snapshot, strategy), ledger, asked, leave)
     for pod in list(ledger.pods):
         snapshot.release(pod)
     assert _state(snapshot) == _state(Snapshot.of(cluster))
@@ -107,28 +107,28 @@ def test_releasing_everything_restores_the_books_exactly(
 
 @quick
 @plays
-def test_incremental_books_and_scores_equal_rebuilt_ones(
-    cluster: list[Node], asked: list[PodRequest], leave: list[int], policy: PolicyName
+def test_incremental_snapshots_and_scores_equal_rebuilt_ones(
+    cluster: list[Node], asked: list[PodRequest], leave: list[int], strategy: StrategyName
 ) -> None:
-    if policy in {Baseline.RANDOM, Baseline.GPU_CLUSTERING}:
-        policy = Strategy.PACKING
-    ledger, placer = Ledger(cluster), Placer(Snapshot.of(cluster), policy)
+    if strategy in {BaselineStrategy.RANDOM, BaselineStrategy.GPU_CLUSTERING}:
+        strategy = PlacementStrategy.PACKING
+    ledger, placer = Ledger(cluster), Placer(Snapshot.of(cluster), strategy)
     _play(placer, ledger, asked[:-1], leave)
     placer.reprice()
     rebuilt = Snapshot.of(reversed(cluster), placer.snapshot.holdings.values())
     assert _state(placer.snapshot) == _state(rebuilt)
-    again = Placer(rebuilt, policy, target=placer.target)
+    again = Placer(rebuilt, strategy, target=placer.target)
     last = replace(asked[-1], pod=replace(asked[-1].pod, name="last", uid="last"))
     assert placer.decide(last) == again.decide(last) or isinstance(placer.decide(last), NoFit)
 
 
 @quick
 @plays
-def test_the_same_question_has_the_same_answer(
-    cluster: list[Node], asked: list[PodRequest], leave: list[int], policy: PolicyName
+def test_the_same_request_gets_the_same_grant(
+    cluster: list[Node], asked: list[PodRequest], leave: list[int], strategy: StrategyName
 ) -> None:
-    if policy is Baseline.RANDOM:
-        policy = Strategy.PACKING
-    placer = Placer(Snapshot.of(cluster), policy)
+    if strategy is BaselineStrategy.RANDOM:
+        strategy = PlacementStrategy.PACKING
+    placer = Placer(Snapshot.of(cluster), strategy)
     _play(placer, Ledger(cluster), asked[:-1], leave)
     assert placer.decide(asked[-1]) == placer.decide(asked[-1])

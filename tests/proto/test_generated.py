@@ -1,4 +1,4 @@
-"""The generated code is what `proto/generate.py` makes of the `.proto` files today."""
+"""The generated code matches the `.proto` files."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def test_the_generated_code_is_current(tmp_path: Path) -> None:
     assert kept == made, "run: uv run python proto/generate.py"
 
 
-def test_every_protocol_has_its_code() -> None:
+def test_every_proto_file_has_generated_code() -> None:
     assert {path.stem for path in (ROOT / "proto").glob("*.proto")} == {
         path.name.removesuffix("_pb2.py") for path in GENERATED.glob("*_pb2.py")
     }

@@ -4,10 +4,10 @@ import asyncio
 import json
 from typing import Any, cast
 
-from milligpu.kube.api import Api
+from milligpu.kube.api import ApiClient
 from milligpu.scheduler.binder import MOMENT_S, SLOW_S, Binder
 from milligpu.scheduler.extender import Extender
-from tests.scheduler.objects import pod
+from tests.cluster.objects import pod
 from tests.scheduler.test_extender import World
 
 
@@ -25,19 +25,26 @@ class Slow:
 
 def bound(world: World, takes_s: float) -> Binder:
     """A binder that has bound a few pods, each of which took so long."""
-    binder = Binder(cast(Api, Slow(world, takes_s)), world.books, cast(Any, None), lambda: True, lambda: world.time)
+    binder = Binder(
+        cast(ApiClient, Slow(world, takes_s)),
+        world.state,
+        cast(Any, None),
+        lambda: True,
+        lambda: world.time,
+        drop=world.state.drop_pod,
+    )
     for number in range(8):
         (node,) = world.filter(pod(f"p{number}", 500))["NodeNames"]
         order = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": f"uid-p{number}", "Node": node}
-        asyncio.run(binder.bind(Extender.bind_order(json.dumps(order).encode())))
+        asyncio.run(binder.bind(Extender.bind_request(json.dumps(order).encode())))
     return binder
 
 
-def test_an_api_server_that_binds_quickly_has_time_for_more() -> None:
+def test_a_binder_with_quick_answers_is_not_busy() -> None:
     assert not bound(World(nodes=4, cards=4), SLOW_S / 4).busy
 
 
-def test_an_api_server_that_binds_slowly_is_busy_and_not_for_ever() -> None:
+def test_a_binder_with_slow_answers_is_busy_for_a_while() -> None:
     world = World(nodes=4, cards=4)
     binder = bound(world, 4 * SLOW_S)
     assert binder.busy

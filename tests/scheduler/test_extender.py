@@ -7,15 +7,16 @@ from typing import Any, cast
 import pytest
 
 from milligpu import dialects
-from milligpu.kube import objects
+from milligpu.cluster.pod_entry import PodStage
+from milligpu.cluster.read import NodeReader, PodReader
+from milligpu.cluster.state import ClusterState
 from milligpu.model import names
 from milligpu.model.errors import BadFormat
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
-from milligpu.scheduler.books import Books, Stage
 from milligpu.scheduler.extender import NO_ROOM, Extender
-from milligpu.scheduler.sight import NodeReader, PodReader
-from tests.scheduler.objects import node, pod
+from milligpu.wire import kubernetes
+from tests.cluster.objects import node, pod
 
 
 class World:
@@ -23,22 +24,22 @@ class World:
 
     def __init__(self, nodes: int = 3, cards: int = 2) -> None:
         self.time = 0.0
-        self.books = Books(Placer(Snapshot()), lambda: self.time)
-        self.pods = PodReader(dialects.read)
-        self.extender = Extender(self.books, self.pods)
+        self.state = ClusterState(Placer(Snapshot()), lambda: self.time)
+        self.pods = PodReader(dialects.read_pod)
+        self.extender = Extender(self.state, self.pods)
         self.names = [f"n{at}" for at in range(nodes)]
         reader = NodeReader()
         for name in self.names:
-            sight = reader.sight(node(name, cards))
-            assert sight is not None
-            self.books.put_node(sight)
+            observed = reader.read(node(name, cards))
+            assert observed is not None
+            self.state.put_node(observed)
 
     def filter(self, found: dict[str, Any], among: Any = None) -> dict[str, Any]:
         body = {"Pod": found, "Nodes": None, "NodeNames": self.names if among is None else among}
         return json.loads(self.extender.filter(json.dumps(body).encode()))
 
     def see(self, found: dict[str, Any]) -> None:
-        self.books.put_pod(self.pods.sight(objects.decode_pod(json.dumps(found).encode())))
+        self.state.put_pod(self.pods.read(kubernetes.decode_pod(json.dumps(found).encode())))
 
 
 def test_filter_answers_with_one_node_and_keeps_it() -> None:
@@ -47,12 +48,12 @@ def test_filter_answers_with_one_node_and_keeps_it() -> None:
     answer = world.filter(pod("a", 1000))
 
     (chosen,) = answer["NodeNames"]
-    entry = world.books.entry("uid-a")
+    entry = world.state.entry("uid-a")
     assert entry is not None
-    assert (entry.stage, entry.node) == (Stage.RESERVED, chosen)
+    assert (entry.stage, entry.node) == (PodStage.RESERVED, chosen)
 
 
-def test_two_pods_never_get_the_same_room() -> None:
+def test_two_pods_never_get_the_same_share() -> None:
     world = World(nodes=1, cards=1)
 
     assert world.filter(pod("a", 600))["NodeNames"] == ["n0"]
@@ -65,19 +66,19 @@ def test_the_same_offer_means_the_same_nodes_when_others_came_and_went() -> None
     assert world.filter(pod("a", 1000), ["n1", "n3"])["NodeNames"] in (["n1"], ["n3"])
 
     # The rows of n1 and n3 may be others' by now.
-    world.books.drop_node("n0")
-    world.books.drop_node("n1")
+    world.state.drop_node("n0")
+    world.state.drop_node("n1")
     for name in ("m0", "m1", "m2", "n1"):
-        sight = NodeReader().sight(node(name, 1))
-        assert sight is not None
-        world.books.put_node(sight)
-    world.books.drop_pod("uid-a")
+        observed = NodeReader().read(node(name, 1))
+        assert observed is not None
+        world.state.put_node(observed)
+    world.state.drop_pod("uid-a")
 
     got = [world.filter(pod(name, 1000), ["n1", "n3"])["NodeNames"] for name in "bcd"]
     assert sorted(got) == [[], ["n1"], ["n3"]]
 
 
-def test_many_different_offers_are_each_heeded() -> None:
+def test_each_of_many_node_lists_is_respected() -> None:
     world = World(nodes=40, cards=1)
 
     for turn in range(2):
@@ -115,11 +116,11 @@ def test_only_nodes_that_were_offered_are_chosen() -> None:
     assert world.filter(pod("a", 300), [])["NodeNames"] == []
 
 
-def test_a_promised_place_is_confirmed_when_it_is_offered() -> None:
+def test_a_reserved_place_is_confirmed_when_it_is_offered() -> None:
     world = World()
     world.see(pod("a", 300))
-    (entry,) = world.books.waiting()
-    grant = world.books.nominate(entry)
+    (entry,) = world.state.waiting()
+    grant = world.state.reservations.nominate(entry)
     assert grant is not None
 
     assert world.filter(pod("a", 300))["NodeNames"] == [grant.node]
@@ -139,7 +140,7 @@ def test_node_objects_instead_of_names_are_an_error_that_says_what_to_set() -> N
     assert "NodeNames" not in answer
 
 
-def test_ten_thousand_broken_requests_get_an_error_or_a_no_and_change_nothing() -> None:
+def test_ten_thousand_broken_requests_get_an_error_or_no_node_and_change_nothing() -> None:
     world = World()
     dice = random.Random(8)
     good = json.dumps({"Pod": pod("a", 300), "Nodes": None, "NodeNames": world.names}).encode()
@@ -155,8 +156,8 @@ def test_ten_thousand_broken_requests_get_an_error_or_a_no_and_change_nothing() 
         if chosen:
             assert set(chosen) <= set(json.loads(body.decode(errors="replace"))["NodeNames"])
         world.time += 100
-        world.books.expire()
-        assert not world.books.placer.snapshot.holdings, "a promise to a pod that nobody has seen outlived it"
+        world.state.expire()
+        assert not world.state.placer.snapshot.holdings, "a promise to a pod that nobody has seen outlived it"
     assert rejected > 1000
 
 
@@ -214,4 +215,4 @@ NO_BINDS: list[Any] = [
 @pytest.mark.parametrize("order", NO_BINDS)
 def test_a_bind_request_that_names_no_pod_is_refused(order: Any) -> None:
     with pytest.raises(BadFormat):
-        Extender.bind_order(json.dumps(order).encode())
+        Extender.bind_request(json.dumps(order).encode())

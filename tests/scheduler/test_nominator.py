@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any, cast
 
-from milligpu.kube.api import Api
+from milligpu.cluster.pod_entry import PodStage
+from milligpu.kube.api import ApiClient
 from milligpu.model import names
-from milligpu.scheduler.books import Stage
 from milligpu.scheduler.nominator import HEAD_START_S, NEXT_IN_LINE, Nominator
-from tests.scheduler.objects import pod
+from tests.cluster.objects import pod
 from tests.scheduler.test_extender import World
 
 
@@ -29,10 +29,10 @@ def nominate(world: World, *, busy: bool) -> list[tuple[str, str]]:
 
     async def run() -> None:
         nominator = Nominator(
-            cast(Api, notes), world.books, ["default-scheduler"], lambda: busy, lambda: world.time
+            cast(ApiClient, notes), world.state, ["default-scheduler"], lambda: busy, lambda: world.time
         )
         running = asyncio.create_task(nominator.run())
-        nominator.look_again()
+        nominator.on_tick()
         for _ in range(50):
             await asyncio.sleep(0)
         running.cancel()
@@ -49,17 +49,17 @@ def waiting(count: int) -> World:
     return world
 
 
-def test_all_who_wait_are_nominated_to_the_place_that_is_kept_for_them() -> None:
+def test_waiting_pods_are_nominated_to_the_place_that_is_reserved_for_them() -> None:
     world = waiting(6)
     written = dict(nominate(world, busy=False))
     assert len(written) == 6
     for name, node in written.items():
-        entry = world.books.entry(f"uid-{name}")
+        entry = world.state.entry(f"uid-{name}")
         assert entry is not None
-        assert (entry.stage, entry.node) == (Stage.NOMINATED, node)
+        assert (entry.stage, entry.node) == (PodStage.NOMINATED, node)
 
 
-def test_while_binds_pile_up_only_those_who_were_turned_away_are_nominated() -> None:
+def test_while_binds_pile_up_only_pods_that_filter_refused_are_nominated() -> None:
     world = waiting(0)
     answer = world.filter(pod("away", 500, notes={names.REQUIRE: "model=T4"}), among=[])
     assert answer["NodeNames"] == []

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from milligpu.agent.client import Client
-from milligpu.agent.protocol import Ask, State
-from milligpu.cli.machine import as_data
+from milligpu.sessions.client import SessionClient
+from milligpu.sessions.protocol import ReadStatus, StatusRead
+from milligpu.status.machine import machine_data
 
 PROGRAM = Path(sys.executable).parent / "milligpu"
 ROOT = Path(__file__).parents[2]
@@ -67,16 +67,19 @@ class Machine:
         return process
 
     def hold(self, *args: str) -> subprocess.Popen[str]:
-        """A command that holds a share; returns when it has it."""
+        """A command that holds a share; returns when it runs."""
         process = self.start(*args, "--", "sleep", "600")
         wait_for("a share", lambda: process.pid in [each["pid"] for each in self.ps()["sessions"]])
+        # Between the grant and the exec a signal still meets milligpu, which answers it as Python does.
+        command = Path(f"/proc/{process.pid}/cmdline")
+        wait_for("the command", lambda: command.read_bytes().startswith(b"sleep\0"))
         return process
 
     def ps(self) -> dict[str, Any]:
         """What `milligpu ps -o json` prints, without the cost of a process."""
-        answer = Client(self.env).ask(Ask())
-        assert isinstance(answer, State)
-        return as_data(answer)
+        answer = SessionClient(self.env).ask(ReadStatus())
+        assert isinstance(answer, StatusRead)
+        return machine_data(answer.status)
 
     def sessions(self) -> list[dict[str, Any]]:
         """Who holds something."""
@@ -87,7 +90,7 @@ class Machine:
         found: list[int] = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdigit() and f"milligpu.agent\0{self.agent}\0".encode() in (
+                if entry.name.isdigit() and f"milligpu.sessions\0{self.agent}\0".encode() in (
                     (entry / "cmdline").read_bytes()
                 ):
                     found.append(int(entry.name))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from milligpu.agent.client import Client
-from milligpu.agent.environment import session_environment
-from milligpu.agent.processes import start_time
-from milligpu.agent.protocol import Granted, Take
-from tests.agent.conftest import Machine, wait_for
+from milligpu.sessions.client import SessionClient
+from milligpu.sessions.environment import session_environment
+from milligpu.sessions.protocol import RequestShare, ShareGranted
+from milligpu.tenancy.processes import start_time
+from tests.sessions.conftest import Machine, wait_for
 
 COMMANDS = 80
 WAITING_MAX = 12
@@ -33,8 +33,8 @@ def command(env: dict[str, str], milli: int, seconds: float) -> int:
     if pid:
         return pid
     try:
-        for answer in Client(env).take(Take(["sleep"], milli=milli), None):
-            if isinstance(answer, Granted):
+        for answer in SessionClient(env).take(RequestShare(["sleep"], milli=milli), None):
+            if isinstance(answer, ShareGranted):
                 os.execvpe("sleep", [f"{PREFIX}{milli}", str(seconds)], {**env, **session_environment(answer, env)})
     except BaseException:
         traceback.print_exc()
@@ -100,5 +100,5 @@ def test_no_share_is_granted_twice_and_none_is_lost(machine: Machine) -> None:
     assert len(most) == 2
     assert min(most.values()) > 500, "the machine was never busy: this proves nothing"
     wait_for("all shares to be free", lambda: not machine.sessions())
-    assert machine.run("run", "-n", "2", "--no-wait", "--", "true").returncode == 0
+    assert machine.run("run", "--gpus", "2", "--no-wait", "--", "true").returncode == 0
     wait_for("an empty folder", lambda: not list((machine.agent / "sessions").iterdir()))

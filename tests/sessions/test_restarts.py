@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.agent.conftest import PROGRAM, Machine, wait_for
+from tests.sessions.conftest import PROGRAM, Machine, wait_for
 
 
 def kill(machine: Machine, *, all_of_it: bool) -> None:
@@ -42,7 +42,7 @@ def test_a_session_that_lives_on_while_no_agent_is_there_keeps_its_share(machine
     assert [each["pid"] for each in machine.sessions()] == [holder.pid]
 
 
-def test_those_who_wait_wait_on_when_the_agent_is_killed(machine: Machine) -> None:
+def test_queued_commands_stay_queued_when_the_agent_is_killed(machine: Machine) -> None:
     holder = machine.hold()
     waiting = machine.start("--", "sleep", "600")
     wait_for("the queue", lambda: machine.ps()["waiting"])
@@ -63,7 +63,7 @@ def test_a_number_that_another_process_has_now_is_not_the_session(machine: Machi
     wait_for("the session's end", lambda: not machine.sessions())
 
 
-def test_a_record_that_does_not_read_is_nobodys(machine: Machine) -> None:
+def test_a_session_record_that_cannot_be_read_is_removed(machine: Machine) -> None:
     machine.hold()
     (record,) = (machine.agent / "sessions").glob("*/session.json")
     kill(machine, all_of_it=True)
@@ -80,16 +80,28 @@ def test_what_was_being_written_when_the_agent_died_is_removed(machine: Machine)
     wait_for("its end", lambda: not half.exists())
 
 
-def test_only_one_agent_starts_however_many_commands_start_it() -> None:
+def test_one_service_starts_however_many_commands_start_it() -> None:
     machine = Machine(Path(tempfile.mkdtemp(prefix="mg-")))
     try:
         commands = [
-            subprocess.Popen([PROGRAM, "ps", "-o", "name"], env=machine.env, stderr=subprocess.PIPE)
+            subprocess.Popen([PROGRAM, "run", "-p", "0.1", "--", "true"], env=machine.env, stderr=subprocess.PIPE)
             for _ in range(4)
         ]
-        assert [command.communicate()[1] for command in commands] == [b""] * 4
+        for command in commands:
+            command.communicate()
         assert [command.returncode for command in commands] == [0] * 4
         assert len(machine.agents()) == 2
+    finally:
+        machine.close()
+
+
+def test_ps_and_top_start_neither_a_service_nor_a_software_gpu() -> None:
+    machine = Machine(Path(tempfile.mkdtemp(prefix="mg-")))
+    try:
+        assert machine.run("ps", "-o", "name").returncode == 0
+        assert json.loads(machine.run("top", "-o", "json").stdout)["sessions"] == []
+        assert not machine.agents()
+        assert not (machine.folder / "milligpu/softgpu").exists()
     finally:
         machine.close()
 
@@ -106,12 +118,13 @@ def test_an_idle_agent_stops_and_takes_its_software_gpu_with_it() -> None:
         machine.close()
 
 
-def test_software_gpus_that_somebody_else_started_are_used_and_left(machine: Machine) -> None:
+def test_software_gpus_that_another_process_started_are_used_and_kept_running(machine: Machine) -> None:
     machine.close()
     try:
         assert machine.run("softgpu", "up", "--devices", "2", "--memory", "1Gi").returncode == 0
         state = json.loads(machine.run("top", "-o", "json").stdout)
-        assert [card["mib"] for card in state["gpus"]] == [1024, 1024]
+        assert [gpu["mib"] for gpu in state["gpus"]] == [1024, 1024]
+        assert machine.run("run", "--", "true").returncode == 0
         os.kill(machine.agents()[0], signal.SIGTERM)
         wait_for("the agent's end", lambda: not machine.agents())
         assert machine.run("softgpu", "status").returncode == 0

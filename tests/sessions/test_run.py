@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.conftest import Machine, wait_for
+from tests.sessions.conftest import Machine, wait_for
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from tests.agent.conftest import Machine, wait_for
 def test_the_exit_is_the_commands_own(machine: Machine, command: list[str], code: int) -> None:
     done = machine.run("run", "--", *command)
     assert done.returncode == code
-    assert done.stderr.splitlines()[0] == "milligpu: no GPU here; this is one in software"
+    assert done.stderr.splitlines()[0] == "milligpu: this machine has no GPU; using a software GPU"
 
 
 def test_a_shell_sees_128_and_the_signal(machine: Machine) -> None:
@@ -32,7 +32,7 @@ def test_a_shell_sees_128_and_the_signal(machine: Machine) -> None:
     assert subprocess.run(["sh", "-c", script], env=machine.env, check=False, capture_output=True).returncode == 137
 
 
-def test_standard_streams_and_working_folder_are_the_commands(machine: Machine, tmp_path: Path) -> None:
+def test_the_command_keeps_its_standard_streams_and_working_directory(machine: Machine, tmp_path: Path) -> None:
     done = machine.run("run", "--", "sh", "-c", "cat; pwd; echo bad >&2", input="text\n", cwd=tmp_path)
     assert done.stdout == f"text\n{tmp_path}\n"
     assert done.stderr.endswith("bad\n")
@@ -75,16 +75,16 @@ def test_ctrl_c_while_waiting_leaves_the_queue(machine: Machine) -> None:
     wait_for("an empty queue", lambda: not machine.ps()["waiting"])
 
 
-def test_no_wait_and_timeout_exit_75_and_say_who_holds_it(machine: Machine) -> None:
+def test_no_wait_and_timeout_exit_with_75_and_name_the_holders(machine: Machine) -> None:
     machine.hold()
     for options in (["--no-wait"], ["--timeout", "0.2"]):
         done = machine.run("run", *options, "--", "true")
         assert done.returncode == 75
-        assert "InsufficientGPUCore (best: GPU/0 0 of 1000)" in done.stderr
+        assert "InsufficientGPUCore (best: GPU 0 has 0 of 1 GPU)" in done.stderr
         assert "(sleep 600)" in done.stderr
 
 
-def test_those_who_wait_are_served_in_order_and_know_behind_whom(machine: Machine) -> None:
+def test_queued_commands_are_served_in_order_and_know_their_place(machine: Machine) -> None:
     holder = machine.hold()
     first = machine.start("--", "sleep", "600")
     wait_for("the first", lambda: len(machine.ps()["waiting"]) == 1)
@@ -110,22 +110,35 @@ def test_a_higher_priority_is_served_first(machine: Machine) -> None:
 
 
 def test_what_never_fits_does_not_wait(machine: Machine) -> None:
-    done = machine.run("run", "-n", "2", "--", "true")
+    done = machine.run("run", "--gpus", "2", "--", "true")
     assert done.returncode == 75
-    assert done.stderr.startswith("error: 2 whole GPUs cannot be had on this machine: InsufficientGPUs")
+    assert done.stderr.startswith(
+        "error: no GPU on this machine can provide 2 whole GPUs, even when idle: InsufficientGPUs"
+    )
+
+
+def test_run_n_still_means_gpus(machine: Machine) -> None:
+    done = machine.run("run", "-n", "2", "--no-wait", "--", "true")
+    assert done.returncode == 75
+    warning, error = done.stderr.splitlines()[:2]
+    assert warning == "warning: run -n is deprecated: use run --gpus"
+    assert error.startswith("error: no GPU on this machine can provide 2 whole GPUs")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-p", "0"], "mib=None: want an amount of memory when no compute is guaranteed"),
-        (["-p", "0", "-m", "1Gi"], "limit=None: want a limit, or the policy best-effort or equal"),
-        (["-p", "1.5"], "-p='1.5': want a fraction"),
-        (["-p", "half"], "-p='half': want a fraction"),
-        (["-m", "0"], "-m='0': want a size"),
-        (["-m", "4Gb"], "-m='4Gb': want a size"),
-        (["-p", "0.5", "--limit", "0.4"], "limit=400: want 500 to 1000"),
-        (["-n", "0"], "Invalid value for '-n'"),
+        (["-p", "0"], "-m: required: with -p 0 the memory follows from nothing"),
+        (["-p", "0", "-m", "1Gi"], "--limit: required: with -p 0 no compute is guaranteed"),
+        (["-p", "1.5"], "-p: invalid value '1.5': must be a fraction"),
+        (["-p", "half"], "-p: invalid value 'half': must be a fraction"),
+        (["-m", "0"], "-m: invalid value '0': must be a size"),
+        (["-m", "4Gb"], "-m: invalid value '4Gb': must be a size"),
+        (
+            ["-p", "0.5", "--limit", "0.4"],
+            "--limit: invalid value '0.4': must be a fraction from 0.5 to 1, because -p is 0.5",
+        ),
+        (["--gpus", "0"], "Invalid value for '--gpus'"),
         (["--policy", "fair"], "Invalid value for '--policy'"),
         (["--priority", "101"], "Invalid value for '--priority'"),
         (["--timeout", "-1"], "Invalid value for '--timeout'"),

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 from milligpu.cli.simulate import command
 from milligpu.model.errors import BadFormat, BadRequest
-from milligpu.model.qos import Strategy
-from milligpu.placement.score import POLICIES, Baseline
-from milligpu.sim.departures import Churn, churn
-from milligpu.sim.generate import Mix, generate
-from milligpu.sim.replay import Run, Setup, arrivals, replay
-from milligpu.sim.trace import Pod, Trace
+from milligpu.model.policy import PlacementStrategy
+from milligpu.placement.score import STRATEGIES, BaselineStrategy
+from milligpu.sim.departures import ChurnResult, churn
+from milligpu.sim.generate import WorkloadMix, generate
+from milligpu.sim.replay import ReplaySetup, SeedRun, arrivals, replay
+from milligpu.sim.trace import Trace, TracePod
 
 TRACE = generate(40, seed=5)
 TICKS = count()
@@ -27,8 +27,8 @@ def now() -> float:
     return float(next(TICKS))
 
 
-def run(policy: Strategy | Baseline, seed: int = 1, trace: Trace = TRACE, **how: Any) -> Run:
-    return replay(trace, policy, seed, Setup(**how), now=now)
+def run(policy: PlacementStrategy | BaselineStrategy, seed: int = 1, trace: Trace = TRACE, **how: Any) -> SeedRun:
+    return replay(trace, policy, seed, ReplaySetup(**how), now=now)
 
 
 def test_arrivals_are_all_pods_once_and_then_more_up_to_the_demand() -> None:
@@ -45,13 +45,13 @@ def test_less_demand_than_the_trace_has_drops_pods() -> None:
 
 
 def test_everything_fits_while_little_was_asked_for() -> None:
-    early = run(Strategy.PACKING, trace=generate(40, mix=Mix(model_specific=0)), arrival=0.5)
+    early = run(PlacementStrategy.PACKING, trace=generate(40, mix=WorkloadMix(model_specific=0)), arrival=0.5)
     assert not early.failed
     assert early.allocated[-1] == pytest.approx(early.arrived[-1])
 
 
 def test_allocation_is_what_was_asked_for_less_what_failed() -> None:
-    done = run(Strategy.BEST_FIT)
+    done = run(PlacementStrategy.BEST_FIT)
     assert done.allocated[-1] < done.arrived[-1]
     assert done.allocated == sorted(done.allocated)
     assert sum(done.failed[group] for group in ("fractional", "one-gpu", "multi-gpu")) > 0
@@ -60,33 +60,33 @@ def test_allocation_is_what_was_asked_for_less_what_failed() -> None:
 
 
 def test_a_replay_repeats_exactly_for_its_seed() -> None:
-    assert run(Strategy.PACKING, 3).allocated == run(Strategy.PACKING, 3).allocated
-    assert run(Strategy.PACKING, 3).allocated != run(Strategy.PACKING, 4).allocated
+    assert run(PlacementStrategy.PACKING, 3).allocated == run(PlacementStrategy.PACKING, 3).allocated
+    assert run(PlacementStrategy.PACKING, 3).allocated != run(PlacementStrategy.PACKING, 4).allocated
 
 
 def test_packing_leaves_less_unusable_than_fgd_and_the_others() -> None:
     trace = generate(60, seed=1)
 
-    def mean(policy: Strategy | Baseline, *, online: bool = False) -> float:
+    def mean(policy: PlacementStrategy | BaselineStrategy, *, online: bool = False) -> float:
         runs = [run(policy, seed, trace, shuffle_nodes=True, online=online, arrival=1.05) for seed in (1, 2)]
         return sum(at for each in runs if (at := each.at(100)) is not None) / len(runs)
 
-    ours = mean(Strategy.PACKING)
-    assert ours > mean(Baseline.FGD)
-    assert ours > mean(Strategy.BEST_FIT)
-    assert mean(Strategy.BEST_FIT) > mean(Baseline.RANDOM)
-    assert mean(Strategy.PACKING, online=True) > ours - 0.5
+    ours = mean(PlacementStrategy.PACKING)
+    assert ours > mean(BaselineStrategy.FGD)
+    assert ours > mean(PlacementStrategy.BEST_FIT)
+    assert mean(PlacementStrategy.BEST_FIT) > mean(BaselineStrategy.RANDOM)
+    assert mean(PlacementStrategy.PACKING, online=True) > ours - 0.5
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_replays(policy: Strategy | Baseline) -> None:
-    done = run(policy, trace=generate(8, seed=2))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_replays(strategy: PlacementStrategy | BaselineStrategy) -> None:
+    done = run(strategy, trace=generate(8, seed=2))
     assert 50 < done.allocated[-1] <= 100
 
 
 def test_departures_keep_the_load_and_moving_pods_places_more() -> None:
-    def allocated(defrag: bool) -> Run:
-        return churn(TRACE, Strategy.SPREAD, 1, Setup(), Churn(0.95, 500, defrag), now=now)
+    def allocated(defrag: bool) -> SeedRun:
+        return churn(TRACE, PlacementStrategy.SPREAD, 1, ReplaySetup(), ChurnResult(0.95, 500, defrag), now=now)
 
     plain, moved = allocated(False), allocated(True)
     assert 60 < plain.allocated[-1] < 100
@@ -95,9 +95,9 @@ def test_departures_keep_the_load_and_moving_pods_places_more() -> None:
 
 
 def test_departures_need_lifetimes() -> None:
-    trace = Trace(TRACE.nodes, (Pod("p", 1, 1, 1, 1000),))
+    trace = Trace(TRACE.nodes, (TracePod("p", 1, 1, 1, 1000),))
     with pytest.raises(BadFormat, match="deletion_time: no lifetimes"):
-        churn(trace, Strategy.PACKING, 1, Setup(), Churn(), now=now)
+        churn(trace, PlacementStrategy.PACKING, 1, ReplaySetup(), ChurnResult(), now=now)
 
 
 # -- the command -----------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def cli(*args: str) -> str:
 
 
 def test_json_has_one_object_per_policy() -> None:
-    policies = ("--policy", "fgd", "--policy", "packing")
+    policies = ("--strategy", "fgd", "--strategy", "packing")
     out = json.loads(cli("--generate", "10", *policies, "--seeds", "42-43", "-o", "json"))
     assert [each["policy"] for each in out] == ["fgd", "packing"]
     for each in out:
@@ -135,6 +135,17 @@ def test_files_are_replayed_and_saved(tmp_path: Path) -> None:
     assert first[0]["alloc"] == again[0]["alloc"]
 
 
+def test_arrivals_nodes_and_what_is_known_of_the_workload_are_options() -> None:
+    def alloc(*options: str) -> dict[str, float]:
+        (result,) = json.loads(cli("--generate", "12", "--seeds", "42-44", *options, "-o", "json"))
+        return result["alloc"]
+
+    usual = alloc()
+    assert set(alloc("--arrival", "0.95")) < set(usual)
+    assert alloc("--strategy", "random", "--shuffle-nodes") != alloc("--strategy", "random")
+    assert alloc("--online") != usual
+
+
 def test_departures_report_the_load_and_the_moves() -> None:
     out = cli("--generate", "6", "--departures", "--load", "0.95", "--events", "60", "--defrag", "-o", "json")
     (result,) = json.loads(out)
@@ -144,7 +155,7 @@ def test_departures_report_the_load_and_the_moves() -> None:
 
 def test_the_plot_is_svg_with_a_line_for_every_policy(tmp_path: Path) -> None:
     path = tmp_path / "plot.svg"
-    cli("--generate", "6", "--policy", "packing", "--policy", "random", "--plot", str(path))
+    cli("--generate", "6", "--strategy", "packing", "--strategy", "random", "--plot", str(path))
     root = ET.fromstring(path.read_text())
     lines = root.findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 2
@@ -165,12 +176,15 @@ def test_the_plot_is_a_png_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--generate", "5", "--seeds", "9-3"), "--seeds='9-3': want numbers or ranges"),
-        (("--generate", "5", "--seeds", "x"), "--seeds='x': want numbers or ranges"),
-        (("--generate", "5", "--plot", "a.gif"), "--plot='a.gif': want a file that ends in .svg or .png"),
+        (("--generate", "5", "--seeds", "9-3"), "--seeds: invalid value '9-3': must be numbers or ranges"),
+        (("--generate", "5", "--seeds", "x"), "--seeds: invalid value 'x': must be numbers or ranges"),
+        (
+            ("--generate", "5", "--plot", "a.gif"),
+            "--plot: invalid value 'a.gif': must be a file that ends in .svg",
+        ),
         (
             ("--generate", "5", "--plot", "/proc/x/a.svg"),
-            "--plot='/proc/x/a.svg': want a file in a folder that can be made",
+            "--plot: invalid value '/proc/x/a.svg': must be in a directory that can be created",
         ),
     ],
 )
@@ -181,7 +195,7 @@ def test_wrong_options_are_refused_before_anything_runs(args: tuple[str, ...], m
 
 
 @pytest.mark.parametrize(
-    "args", ["", "--nodes x", "--generate 3 --pods x", "--generate 3 --defrag", "--policy x", "--generate 0"]
+    "args", ["", "--nodes x", "--generate 3 --pods x", "--generate 3 --defrag", "--strategy x", "--generate 0"]
 )
 def test_wrong_usage_exits_with_2(args: str) -> None:
     assert CliRunner().invoke(command, args.split()).exit_code == 2

@@ -1,4 +1,4 @@
-"""Programs on a software GPU, as a user runs them: through `milligpu softgpu exec`, in processes of their own."""
+"""Run programs on a software GPU as a user does: through `milligpu softgpu exec`, in processes of their own."""
 
 import json
 import os
@@ -19,7 +19,7 @@ Softgpu = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def softgpu(tmp_path_factory: pytest.TempPathFactory) -> Softgpu:
-    """Run `milligpu softgpu …` with folders of this test run."""
+    """Run `milligpu softgpu …` with directories of this test run."""
     folder = tmp_path_factory.mktemp("softgpu")
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CACHE_HOME": str(folder / "cache")}
 
@@ -47,7 +47,7 @@ def client(softgpu: Softgpu) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def machine(softgpu: Softgpu, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Four cards that stay for all tests."""
+    """Four GPUs that stay up for all tests."""
     machine = Machine(softgpu, tmp_path_factory.mktemp("fleet"))
     yield machine
     machine.end()
@@ -55,7 +55,7 @@ def machine(softgpu: Softgpu, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def sound(machine: Machine) -> Iterator[None]:
-    """Whatever befell the cards in a test is over after it."""
+    """Clear all faults after a test."""
     yield
     for index in range(4):
         machine.fault(index, clear=True)

@@ -1,4 +1,4 @@
-"""Mutated modules for the translator: `python -m tests.softgpu.fuzz 10000` runs as many; a test runs a few."""
+"""Fuzz the translator with mutated modules: `python -m tests.softgpu.fuzz 10000` tries many; a test tries a few."""
 
 import random
 import sys
@@ -15,7 +15,7 @@ SAMPLE = (Path(__file__).parent / "sample.ptx").read_text()
 
 
 def mutated(seed: int) -> Iterator[str]:
-    """Modules without end, each with a few places changed; the same for the same seed."""
+    """Endless mutated modules, each with a few changes; reproducible by seed."""
     dice = random.Random(seed)
     words = SAMPLE.split()
     while True:
@@ -38,12 +38,12 @@ def mutated(seed: int) -> Iterator[str]:
 
 
 def fuzz(count: int, seed: int) -> tuple[int, int]:
-    """Translate that many; any error but a refusal comes out. Returns how many were accepted and refused."""
+    """Translate `count` modules and return how many were accepted and refused; any other error is raised."""
     accepted = 0
     for _, text in zip(range(count), mutated(seed), strict=False):
         try:
             ir = module_ir(parse(text))
-            # What our checks let through, LLVM's reader may still refuse; the compiler reports that as well.
+            # LLVM's parser may reject what our checks accept; the compiler reports that, too.
             llvm.parse_assembly(ir, llvm.create_context())  # pyright: ignore[reportUnknownMemberType]
         except (BadPtx, RuntimeError):
             continue

@@ -1,4 +1,4 @@
-"""A fleet of four software cards that stays, and programs on it in processes of their own."""
+"""Four software GPUs that stay up, and programs on them in processes of their own."""
 
 import contextlib
 import json
@@ -16,13 +16,11 @@ from milligpu.softgpu.start import inject_fault
 CLIENTS = Path(__file__).parent / "clients"
 ROOT = Path(__file__).parents[2]
 FLEET = "A100-40GBx2,T4x2"
-# Far more than anything here takes.
+# Far longer than any step here takes.
 PATIENCE = 60.0
 
 
 class Machine:
-    """Four cards, and programs on them."""
-
     def __init__(self, softgpu: Callable[..., subprocess.CompletedProcess[str]], folder: Path) -> None:
         self._softgpu = softgpu
         self._places = {"XDG_RUNTIME_DIR": str(folder)}
@@ -30,7 +28,7 @@ class Machine:
         assert started.returncode == 0, started.stderr
         exports = softgpu("env", env=self._places).stdout.splitlines()
         pairs = [line.removeprefix("export ").split("=", 1) for line in exports]
-        # What belongs to a terminal would only tempt the tools to use it.
+        # A fixed width, so that the tools' output does not depend on the terminal.
         self.environment = {**os.environ, **{name: value.strip("'") for name, value in pairs}, "COLUMNS": "130"}
 
     def end(self) -> None:
@@ -56,7 +54,7 @@ class Machine:
 
     @contextlib.contextmanager
     def program(self, *arguments: str) -> Generator[subprocess.Popen[str]]:
-        """A client that runs until the test has seen enough, from the line on that it prints first."""
+        """Run a client until the end of the block, which begins when the client prints its first line."""
         command = [sys.executable, CLIENTS / arguments[0], *arguments[1:]]
         with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True) as process:
             try:

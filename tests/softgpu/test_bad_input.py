@@ -1,4 +1,4 @@
-"""Wrong calls get the driver's error; the process goes on."""
+"""Invalid calls return the driver's error, and the process continues."""
 
 import re
 from collections.abc import Callable
@@ -44,7 +44,7 @@ EXPECTED = {
     "null in a kernel with barriers": ["SUCCESS", "ILLEGAL_ADDRESS", "ILLEGAL_ADDRESS", "ILLEGAL_ADDRESS"],
     "far past the end": ["SUCCESS", "ILLEGAL_ADDRESS", "ILLEGAL_ADDRESS", "ILLEGAL_ADDRESS"],
     "trap": ["SUCCESS", "LAUNCH_FAILED", "LAUNCH_FAILED", "LAUNCH_FAILED"],
-    "barrier that nobody reaches": ["SUCCESS", "LAUNCH_TIMEOUT", "LAUNCH_TIMEOUT", "LAUNCH_TIMEOUT"],
+    "barrier that no other thread reaches": ["SUCCESS", "LAUNCH_TIMEOUT", "LAUNCH_TIMEOUT", "LAUNCH_TIMEOUT"],
     "after all that": 32 * 7,
 }
 
@@ -55,7 +55,7 @@ def found(client: Callable[..., dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-def test_a_wrong_call_gets_the_drivers_error(found: dict[str, Any], case: str) -> None:
+def test_an_invalid_call_returns_the_drivers_error(found: dict[str, Any], case: str) -> None:
     want = EXPECTED[case]
     if isinstance(want, list) and len(want) == 2:
         assert found[case][0] == want[0]
@@ -64,5 +64,5 @@ def test_a_wrong_call_gets_the_drivers_error(found: dict[str, Any], case: str) -
         assert found[case] == want
 
 
-def test_no_case_is_left_out(found: dict[str, Any]) -> None:
+def test_every_case_of_the_client_is_checked(found: dict[str, Any]) -> None:
     assert found.keys() == EXPECTED.keys()

@@ -1,4 +1,4 @@
-"""The compile cache: what is used stays, what is not goes when there is too much of it."""
+"""The compile cache keeps what is used and removes the least recently used modules when it is too large."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ def fill(cache: CompileCache, folder: Path, names: str) -> None:
         os.utime(folder / f"{name}.o", (age, age))
 
 
-def test_too_much_is_cut_back_by_oldest_use(tmp_path: Path) -> None:
+def test_prune_removes_the_least_recently_used_modules(tmp_path: Path) -> None:
     cache = CompileCache(tmp_path, "", most_bytes=500)
     fill(cache, tmp_path, "abcdef")
     used = cache.open("a")
@@ -22,14 +22,14 @@ def test_too_much_is_cut_back_by_oldest_use(tmp_path: Path) -> None:
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["a", "d", "e", "f"]
 
 
-def test_what_fits_stays(tmp_path: Path) -> None:
+def test_prune_keeps_a_cache_below_its_limit(tmp_path: Path) -> None:
     cache = CompileCache(tmp_path, "", most_bytes=600)
     fill(cache, tmp_path, "abcdef")
     cache.prune()
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_module_that_was_thrown_away_can_still_be_read_by_who_opened_it(tmp_path: Path) -> None:
+def test_an_open_module_stays_readable_after_prune(tmp_path: Path) -> None:
     cache = CompileCache(tmp_path, "", most_bytes=150)
     descriptor = cache.put("z", b"code")
     os.utime(tmp_path / "z.o", (0, 0))
@@ -40,6 +40,6 @@ def test_a_module_that_was_thrown_away_can_still_be_read_by_who_opened_it(tmp_pa
     os.close(descriptor)
 
 
-def test_modules_are_told_apart_by_all_that_their_code_depends_on(tmp_path: Path) -> None:
+def test_the_key_depends_on_the_text_and_the_fingerprint(tmp_path: Path) -> None:
     one, other = CompileCache(tmp_path, "one"), CompileCache(tmp_path, "other")
     assert len({one.key(b"x"), one.key(b"y"), other.key(b"x")}) == 3

@@ -1,4 +1,4 @@
-"""`milligpu.devices` on a software fleet: nothing in it knows that the cards are in software."""
+"""`milligpu.nvml` on software GPUs; its code does not know that they are software."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from milligpu.model.gpu import Capability, Link
+from milligpu.model.gpu import ComputeCapability, GpuLink
 from milligpu.wire.inventory import decode_inventory
 from tests.softgpu.conftest import Softgpu
 from tests.softgpu.machine import CLIENTS, Machine
@@ -20,7 +20,7 @@ def look(machine: Machine) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_the_inventory_is_what_the_scheduler_reads(machine: Machine) -> None:
+def test_discovery_reports_models_memory_and_links(machine: Machine) -> None:
     gpus = decode_inventory(json.dumps(look(machine)["inventory"]))
     assert [(gpu.model, gpu.mib, gpu.numa, gpu.ecc) for gpu in gpus] == [
         ("NVIDIA A100-SXM4-40GB", 40960, 0, True),
@@ -28,29 +28,29 @@ def test_the_inventory_is_what_the_scheduler_reads(machine: Machine) -> None:
         ("Tesla T4", 15360, 0, True),
         ("Tesla T4", 15360, 0, True),
     ]
-    assert gpus[0].capability == Capability(8, 0)
-    assert list(gpus[0].links.values()) == [Link("NV", 12), Link("NODE", 0), Link("NODE", 0)]
-    assert gpus[2].links[gpus[3].uuid] == Link("PIX", 0)
+    assert gpus[0].capability == ComputeCapability(8, 0)
+    assert list(gpus[0].links.values()) == [GpuLink("NV", 12), GpuLink("NODE", 0), GpuLink("NODE", 0)]
+    assert gpus[2].links[gpus[3].uuid] == GpuLink("PIX", 0)
 
 
-def test_readings_follow_what_runs(machine: Machine) -> None:
+def test_readings_follow_the_running_processes(machine: Machine) -> None:
     with machine.program("busy.py", "1", "64") as process:
-        machine.until(lambda: bool(look(machine)["readings"][1]["utilisation"]))
+        machine.until(lambda: bool(look(machine)["readings"][1]["utilization"]))
         reading = look(machine)["readings"][1]
         assert reading["processes"][0]["pid"] == process.pid
         assert reading["processes"][0]["memory"] == 64 + 128
         assert reading["memory_used"] == 64 + 128
 
 
-def test_switched_cards_on_two_sockets_are_read_as_such(softgpu: Softgpu) -> None:
+def test_discovery_reports_nvlink_switches_and_two_numa_nodes(softgpu: Softgpu) -> None:
     done = softgpu("exec", "--model", "H100x8", "--", sys.executable, CLIENTS / "devices.py")
     assert done.returncode == 0, done.stderr
     gpus = decode_inventory(json.dumps(json.loads(done.stdout)["inventory"]))
     assert [gpu.numa for gpu in gpus] == [0] * 4 + [1] * 4
-    assert all(link == Link("NV", 18) for gpu in gpus for link in gpu.links.values())
+    assert all(link == GpuLink("NV", 18) for gpu in gpus for link in gpu.links.values())
 
 
-def test_an_agent_sees_cards_fall_ill_and_recover(machine: Machine) -> None:
+def test_health_follows_injected_faults_and_recovery(machine: Machine) -> None:
     with machine.program("devices.py", "watch") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == ["", "", "", ""]
@@ -60,7 +60,7 @@ def test_an_agent_sees_cards_fall_ill_and_recover(machine: Machine) -> None:
             ({"lost": True}, "lost: the GPU no longer answers"),
         ):
             machine.fault(2, **fault)
-            # The XID of a loss may be seen before the loss.
+            # The XID of a lost GPU may arrive before the loss is noticed.
             while (seen := json.loads(process.stdout.readline())[2]) != words:
                 assert seen in ("", "XID 79: GPU has fallen off the bus")
             machine.fault(2, clear=True)

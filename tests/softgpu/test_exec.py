@@ -1,4 +1,4 @@
-"""The command line of the software GPU: a command's own exit code and signals, and nothing left behind."""
+"""The command line of the software GPU: exit codes, signals, and nothing left running."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from tests.softgpu.conftest import PROGRAM, Softgpu
 
-# Prints the folder of its cards, whether there is a card, and how much memory it sees.
+# Prints the directory of its GPUs, whether CUDA finds one, and how much memory it sees.
 PROBE = """
 import ctypes, os
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -25,12 +25,12 @@ if not status:
 print(os.environ.get("MILLIGPU_SOFTGPU"), status, free.value, total.value, flush=True)
 """
 NO_DEVICE = 100
-# Far more than anything here takes; a test that waits this long fails.
+# Far longer than any step here takes; a test that waits this long fails.
 PATIENCE = 30.0
 
 
 def gone(path: Path) -> bool:
-    """Wait until a folder is gone."""
+    """Wait until a directory is removed."""
     deadline = time.monotonic() + PATIENCE
     while path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -41,7 +41,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_a_command_sees_its_cards_and_they_end_with_it(softgpu: Softgpu) -> None:
+def test_exec_gives_a_command_gpus_that_end_with_it(softgpu: Softgpu) -> None:
     done = softgpu("exec", "--memory", "1Gi", "--", *python(PROBE))
     folder, status, free, total = done.stdout.split()
     assert (status, int(total)) == ("0", 1 << 30)
@@ -49,12 +49,12 @@ def test_a_command_sees_its_cards_and_they_end_with_it(softgpu: Softgpu) -> None
     assert gone(Path(folder))
 
 
-def test_the_exit_code_is_the_commands_own(softgpu: Softgpu) -> None:
+def test_exec_returns_the_commands_exit_code(softgpu: Softgpu) -> None:
     assert softgpu("exec", "--", "sh", "-c", "exit 42").returncode == 42
     assert softgpu("exec", "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
 
 
-def test_a_command_that_is_not_there_is_said_so(softgpu: Softgpu) -> None:
+def test_exec_reports_a_command_that_does_not_exist(softgpu: Softgpu) -> None:
     done = softgpu("exec", "--", "no-such-command")
     assert done.returncode == 127
     assert "no-such-command" in done.stderr
@@ -67,12 +67,12 @@ def test_a_killed_command_leaves_no_daemon_behind(softgpu: Softgpu) -> None:
     assert gone(Path(done.stdout.split()[0]))
 
 
-def test_the_library_without_a_socket_has_no_device(softgpu: Softgpu) -> None:
+def test_the_driver_without_a_socket_reports_no_device(softgpu: Softgpu) -> None:
     code = "import os; os.environ['MILLIGPU_SOFTGPU'] = '/nowhere'\n" + PROBE
     assert softgpu("exec", "--", *python(code)).stdout.split()[1] == str(NO_DEVICE)
 
 
-def test_visible_devices_are_chosen_by_number_and_by_uuid(softgpu: Softgpu) -> None:
+def test_cuda_visible_devices_selects_by_index_and_uuid(softgpu: Softgpu) -> None:
     count = """
 import ctypes, os, sys
 cuda, number = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
@@ -91,14 +91,14 @@ print(status, *[each.value.decode() for each in bus])
     assert softgpu(*command, env={"CUDA_VISIBLE_DEVICES": ""}).stdout.split() == [str(NO_DEVICE)]
 
 
-def test_wrong_options_are_refused_before_anything_starts(softgpu: Softgpu) -> None:
+def test_invalid_options_are_refused_before_a_daemon_starts(softgpu: Softgpu) -> None:
     for options in (["--memory", "lots"], ["--model", "A1000"], ["--devices", "0"]):
         done = softgpu("exec", *options, "--", "true")
         assert done.returncode == 2, done.stderr
         assert done.stderr.startswith("error: ")
 
 
-def test_up_status_env_and_down(softgpu: Softgpu) -> None:
+def test_up_status_env_and_down_manage_one_daemon(softgpu: Softgpu) -> None:
     assert softgpu("status").returncode == 125
     assert softgpu("up", "--devices", "2", "--memory", "1Gi", "--model", "t4").returncode == 0
     try:
@@ -110,22 +110,21 @@ def test_up_status_env_and_down(softgpu: Softgpu) -> None:
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline().split()[1] == "0"
-            cards = json.loads(softgpu("status", "-o", "json").stdout)
-            assert [card["name"] for card in cards] == ["Tesla T4", "Tesla T4"]
-            assert [[each["pid"] for each in card["processes"]] for card in cards] == [[process.pid]] * 2
-            assert cards[0]["used"] > 0
+            gpus = json.loads(softgpu("status", "-o", "json").stdout)
+            assert [gpu["name"] for gpu in gpus] == ["Tesla T4", "Tesla T4"]
+            assert [[each["pid"] for each in gpu["processes"]] for gpu in gpus] == [[process.pid]] * 2
+            assert gpus[0]["used"] > 0
             process.kill()
-        # The kernel closes a dead process's sockets before its parent can know that it is dead.
+        # The kernel closes a dead process's sockets before its parent learns of the death.
         assert all(
-            card["used"] == 0 and not card["processes"]
-            for card in json.loads(softgpu("status", "-o", "json").stdout)
+            gpu["used"] == 0 and not gpu["processes"] for gpu in json.loads(softgpu("status", "-o", "json").stdout)
         )
     finally:
         assert softgpu("down").returncode == 0
     assert softgpu("status").returncode == 125
 
 
-def test_up_starts_again_where_a_killed_daemon_left_its_sockets(softgpu: Softgpu) -> None:
+def test_up_starts_despite_the_sockets_of_a_killed_daemon(softgpu: Softgpu) -> None:
     assert softgpu("up").returncode == 0
     exports = softgpu("env").stdout
     folder = Path(next(line for line in exports.splitlines() if "MILLIGPU_SOFTGPU" in line).split("'")[1])
@@ -140,7 +139,7 @@ def test_up_starts_again_where_a_killed_daemon_left_its_sockets(softgpu: Softgpu
     assert softgpu("down").returncode == 125
 
 
-def test_a_daemon_that_dies_under_a_client_is_an_error_not_a_hang(softgpu: Softgpu) -> None:
+def test_a_clients_calls_fail_when_the_daemon_dies(softgpu: Softgpu) -> None:
     code = (
         PROBE
         + """
@@ -164,7 +163,7 @@ print(status)
         folder.rmdir()
 
 
-def test_a_child_of_fork_has_no_cuda_and_does_not_keep_the_card(softgpu: Softgpu) -> None:
+def test_a_forked_child_cannot_use_cuda_and_holds_no_gpu_memory(softgpu: Softgpu) -> None:
     code = (
         PROBE
         + """
@@ -184,6 +183,7 @@ def test_coverage_lists_every_symbol_that_the_library_exports(softgpu: Softgpu) 
     missing = json.loads(softgpu("coverage", "--missing", "-o", "json").stdout)["symbols"]
     assert set(missing.values()) == {"missing"}
     assert listed["cuLaunchKernel"] == "implemented"
+    assert json.loads(softgpu("coverage", "--nvml", "-o", "json").stdout)["symbols"]["nvmlInit_v2"] == "implemented"
     assert listed["cuLaunchKernel_ptsz"] == "variant"
     code = "import ctypes, sys; c = ctypes.CDLL('libcuda.so.1'); [c[name] for name in sys.stdin.read().split()]"
     assert softgpu("exec", "--", *python(code), input=" ".join(listed)).returncode == 0
@@ -204,7 +204,7 @@ def test_coverage_lists_every_symbol_that_the_library_exports(softgpu: Softgpu) 
         ("cuNothing", 12000, 0, "unknown"),
     ],
 )
-def test_entry_points_are_found_by_name_release_and_stream_rule(
+def test_entry_points_are_found_by_name_version_and_stream_mode(
     softgpu: Softgpu, name: str, release: int, flags: int, symbol: str
 ) -> None:
     code = f"""
@@ -223,7 +223,7 @@ else:
     subprocess.run(python(code), env=environment, check=True)
 
 
-def test_the_program_says_what_it_offers() -> None:
+def test_help_lists_the_subcommands() -> None:
     done = subprocess.run([PROGRAM, "softgpu", "--help"], capture_output=True, text=True, check=True)
     for word in ("up", "down", "status", "exec", "env", "coverage"):
         assert f"  {word}" in done.stdout

@@ -1,4 +1,4 @@
-"""Fat binaries from outside: whatever is in them, they are read or refused."""
+"""Fat binaries from outside are read or refused, whatever they contain."""
 
 import random
 import struct
@@ -30,33 +30,33 @@ def compressed() -> bytes:
     return entry(zstandard.ZstdCompressor().compress(TEXT), flags=ZSTD, size=len(TEXT))
 
 
-# Literals, and then 60 bytes from 4 before.
+# Literals, then 60 bytes copied from 4 bytes back.
 LZ4_BLOCK = b"\x4f.abc\x04\x00" + bytes([60 - 4 - 15]) + b"\x10\n"
 
 
-def test_text_is_no_container() -> None:
+def test_ptx_text_is_not_a_fat_binary() -> None:
     assert not is_fatbin(TEXT)
     assert is_fatbin(container())
 
 
 @pytest.mark.parametrize(("capability", "taken"), [((7, 5), b"70"), ((8, 6), b"86"), ((9, 0), b"86")])
-def test_the_newest_that_a_card_can_run_is_taken(capability: tuple[int, int], taken: bytes) -> None:
+def test_the_newest_ptx_up_to_the_capability_is_chosen(capability: tuple[int, int], taken: bytes) -> None:
     image = container(*(entry(str(each).encode(), architecture=each) for each in (86, 70, 100)))
     assert ptx_for(image, capability) == taken
 
 
-def test_compressed_text_is_unpacked() -> None:
+def test_compressed_ptx_is_decompressed() -> None:
     assert ptx_for(container(compressed()), (8, 0)) == TEXT
     packed = entry(LZ4_BLOCK, flags=LZ4, size=65)
     assert ptx_for(container(packed), (8, 0)) == b".abc" * 16 + b"\n"
 
 
-def test_machine_code_alone_is_nothing_to_run() -> None:
+def test_a_fat_binary_with_only_machine_code_is_refused() -> None:
     with pytest.raises(NoPtx, match=r"8\.0 or less"):
         ptx_for(container(entry(b"code", kind=2)), (8, 0))
 
 
-def test_a_small_container_does_not_become_a_huge_text() -> None:
+def test_a_small_fat_binary_cannot_decompress_to_a_huge_text() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 20))
     with pytest.raises(BadImage, match="more content"):
         ptx_for(container(entry(bomb, flags=ZSTD, size=100)), (8, 0))
@@ -64,7 +64,7 @@ def test_a_small_container_does_not_become_a_huge_text() -> None:
         ptx_for(container(entry(bomb, flags=ZSTD, size=1 << 40)), (8, 0))
 
 
-def test_no_mutation_does_worse_than_be_refused() -> None:
+def test_a_mutated_fat_binary_is_read_or_refused() -> None:
     dice = random.Random(3)
     sound = container(compressed(), entry(LZ4_BLOCK, flags=LZ4, size=65, architecture=75), entry(TEXT))
     refused = 0

@@ -1,38 +1,46 @@
-"""What faults do to a card's condition, and what is refused as one."""
+"""What faults do to a GPU's state, and which requests are refused."""
 
 import pytest
 
 from milligpu.model.errors import BadRequest
 from milligpu.model.xid import APPLICATION_XIDS
-from milligpu.softgpu.faults import EVENT_ECC, EVENT_LOOK, EVENT_XID, Condition, Fault, Throttle, parse_fault
+from milligpu.softgpu.faults import (
+    EVENT_CHECK,
+    EVENT_ECC,
+    EVENT_XID,
+    Fault,
+    FaultState,
+    InjectedThrottle,
+    parse_fault,
+)
 
 
 def test_each_fault_raises_its_events() -> None:
-    condition = Condition()
-    assert condition.apply(Fault(xid=13)) == [(EVENT_XID, 13)]
-    assert condition.apply(Fault(ecc=2)) == [(EVENT_ECC, 0), (EVENT_XID, 48)]
-    assert condition.apply(Fault(lost=True)) == [(EVENT_XID, 79), (EVENT_LOOK, 0)]
-    assert condition.apply(Fault(temperature=95, throttle=Throttle.POWER)) == []
-    assert condition.lost
+    state = FaultState()
+    assert state.apply(Fault(xid=13)) == [(EVENT_XID, 13)]
+    assert state.apply(Fault(ecc=2)) == [(EVENT_ECC, 0), (EVENT_XID, 48)]
+    assert state.apply(Fault(lost=True)) == [(EVENT_XID, 79), (EVENT_CHECK, 0)]
+    assert state.apply(Fault(temperature=95, throttle=InjectedThrottle.POWER)) == []
+    assert state.lost
 
 
 @pytest.mark.parametrize("xid", [*sorted(APPLICATION_XIDS), 79])
-def test_only_the_cards_own_errors_ask_for_a_reset(xid: int) -> None:
-    condition = Condition()
-    condition.apply(Fault(xid=xid))
-    assert condition.reset_needed == (xid == 79)
+def test_only_errors_of_the_gpu_itself_require_a_reset(xid: int) -> None:
+    state = FaultState()
+    state.apply(Fault(xid=xid))
+    assert state.reset_needed == (xid == 79)
 
 
-def test_clearing_heals_everything_but_the_count_of_a_life() -> None:
-    condition = Condition()
-    condition.apply(Fault(ecc=2, temperature=95, throttle=Throttle.THERMAL, lost=True))
-    assert condition.apply(Fault(clear=True)) == [(EVENT_LOOK, 0)]
-    assert condition == Condition(ecc_aggregate=[0, 2])
+def test_clear_resets_everything_but_the_lifetime_error_count() -> None:
+    state = FaultState()
+    state.apply(Fault(ecc=2, temperature=95, throttle=InjectedThrottle.THERMAL, lost=True))
+    assert state.apply(Fault(clear=True)) == [(EVENT_CHECK, 0)]
+    assert state == FaultState(ecc_aggregate=[0, 2])
 
 
-def test_a_request_is_read_into_a_fault() -> None:
+def test_a_valid_request_is_parsed_into_a_fault() -> None:
     raw = {"xid": "79", "temperature": 95, "throttle": "power-brake", "lost": True}
-    assert parse_fault(raw) == Fault(xid=79, temperature=95, throttle=Throttle.POWER_BRAKE, lost=True)
+    assert parse_fault(raw) == Fault(xid=79, temperature=95, throttle=InjectedThrottle.POWER_BRAKE, lost=True)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +56,6 @@ def test_a_request_is_read_into_a_fault() -> None:
         {"xid": 1.5},
     ],
 )
-def test_anything_else_is_refused(raw: dict[str, object]) -> None:
+def test_an_invalid_fault_request_is_refused(raw: dict[str, object]) -> None:
     with pytest.raises(BadRequest):
         parse_fault(raw)

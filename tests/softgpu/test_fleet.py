@@ -1,4 +1,4 @@
-"""Which cards there are and how they lie, from text and files."""
+"""GPUs and their links, from text and files."""
 
 from pathlib import Path
 
@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milligpu.model.errors import BadRequest
-from milligpu.softgpu.fleet import CARDS_MAX, describe, read_fleet
+from milligpu.softgpu.fleet import GPUS_MAX, describe, read_fleet
 from milligpu.softgpu.models import models
 from tests.softgpu.conftest import ROOT
 
 
-def test_a_mix_is_read_in_its_order() -> None:
-    cards = read_fleet("A100-40GBx2,T4x2")
-    assert describe(cards) == "2 x NVIDIA A100-SXM4-40GB, 2 x Tesla T4"
-    assert [card.index for card in cards] == [0, 1, 2, 3]
+def test_mixed_models_keep_their_order() -> None:
+    gpus = read_fleet("A100-40GBx2,T4x2")
+    assert describe(gpus) == "2 x NVIDIA A100-SXM4-40GB, 2 x Tesla T4"
+    assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
 
 
-def test_a_beginning_that_only_one_model_has_is_enough() -> None:
+def test_a_unique_prefix_of_a_model_name_is_enough() -> None:
     assert read_fleet("a100-40g")[0].model.key == "A100-40GB"
     assert read_fleet("A10")[0].model.key == "A10"
     with pytest.raises(BadRequest, match="V100-16GB"):
@@ -26,34 +26,34 @@ def test_a_beginning_that_only_one_model_has_is_enough() -> None:
 
 
 def test_devices_and_memory_apply_to_a_single_model() -> None:
-    cards = read_fleet("T4", devices=3, memory=1 << 30)
-    assert [card.memory for card in cards] == [1 << 30] * 3
+    gpus = read_fleet("T4", devices=3, memory=1 << 30)
+    assert [gpu.memory for gpu in gpus] == [1 << 30] * 3
     with pytest.raises(BadRequest, match="devices"):
         read_fleet("T4x2", devices=3)
 
 
-def test_links_are_shared_out_evenly_among_up_to_four() -> None:
+def test_links_are_divided_evenly_among_up_to_four_gpus() -> None:
     pair, four = read_fleet("V100-16GBx2"), read_fleet("V100-16GBx4")
     assert pair[0].links == (1,) * 6
     assert four[0].links == (1, 1, 2, 2, 3, 3)
 
 
-def test_more_cards_are_joined_by_switches_where_the_model_has_them() -> None:
+def test_more_than_four_gpus_are_joined_by_switches_if_the_model_has_them() -> None:
     assert read_fleet("H100x8")[0].links == (None,) * 18
     assert read_fleet("V100-16GBx8")[5].links == (4, 4, 6, 6, 7, 7)
 
 
-def test_cards_of_different_models_are_not_linked() -> None:
-    assert all(card.links == () for card in read_fleet("V100-16GB,A100-40GB,T4x2"))
+def test_gpus_of_different_models_are_not_linked() -> None:
+    assert all(gpu.links == () for gpu in read_fleet("V100-16GB,A100-40GB,T4x2"))
 
 
-def test_two_gpus_of_one_board_share_it() -> None:
-    assert [card.board for card in read_fleet("T4,K80x4")] == [0, 1, 1, 3, 3]
+def test_two_gpus_of_one_card_have_the_same_board_number() -> None:
+    assert [gpu.board for gpu in read_fleet("T4,K80x4")] == [0, 1, 1, 3, 3]
 
 
-def test_a_file_says_it_all() -> None:
-    cards = read_fleet(str(ROOT / "examples" / "softgpu" / "fleet.toml"))
-    layout = [(card.numa, card.memory >> 30, card.links) for card in cards]
+def test_a_file_sets_models_memory_numa_nodes_and_links() -> None:
+    gpus = read_fleet(str(ROOT / "examples" / "softgpu" / "fleet.toml"))
+    layout = [(gpu.numa, gpu.memory >> 30, gpu.links) for gpu in gpus]
     assert layout == [(0, 32, (1, 1)), (0, 32, (0, 0)), (1, 4, ()), (1, 4, ())]
 
 
@@ -75,7 +75,7 @@ def test_a_file_says_it_all() -> None:
         ("not toml", "model"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_field(tmp_path: Path, text: str, names: str) -> None:
+def test_an_invalid_file_is_refused_and_the_field_named(tmp_path: Path, text: str, names: str) -> None:
     file = tmp_path / "fleet.toml"
     file.write_text(text)
     with pytest.raises(BadRequest, match=names):
@@ -83,17 +83,17 @@ def test_a_wrong_file_is_refused_with_the_field(tmp_path: Path, text: str, names
 
 
 @pytest.mark.parametrize("text", ["", "T4,", "T4x0", "T4x17", "T4x16,A10", "x2", "/no/such/file.toml", "A1000"])
-def test_wrong_text_is_refused(text: str) -> None:
+def test_an_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
         read_fleet(text)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(models())), st.integers(1, 4)), min_size=1, max_size=4))
-def test_links_have_two_ends_and_no_card_has_too_many(parts: list[tuple[str, int]]) -> None:
-    cards = read_fleet(",".join(f"{name}x{count}" for name, count in parts))
-    assert len(cards) <= CARDS_MAX
-    for card in cards:
-        assert len(card.links) <= (card.model.nvlink.links if card.model.nvlink else 0)
-        for other in set(card.links) - {None}:
+def test_links_have_two_ends_and_no_gpu_exceeds_its_links(parts: list[tuple[str, int]]) -> None:
+    gpus = read_fleet(",".join(f"{name}x{count}" for name, count in parts))
+    assert len(gpus) <= GPUS_MAX
+    for gpu in gpus:
+        assert len(gpu.links) <= (gpu.model.nvlink.links if gpu.model.nvlink else 0)
+        for other in set(gpu.links) - {None}:
             assert other is not None
-            assert cards[other].links.count(card.index) == card.links.count(other)
+            assert gpus[other].links.count(gpu.index) == gpu.links.count(other)

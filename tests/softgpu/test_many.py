@@ -1,4 +1,4 @@
-"""Many processes on one card: all are served, memory is never given twice, and all of it comes back."""
+"""Many processes on one GPU: all are served, memory is never given twice, and all of it is released."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from tests.softgpu.conftest import Softgpu
 
-# Each compiles the same new module, and when told takes memory as long as it gets any, and says how much.
+# Each compiles the same new module; on a signal it allocates memory until that fails and prints how much it got.
 WORKER = """
 import ctypes, sys
 cuda, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
@@ -55,7 +55,7 @@ print(json.dumps(result))
 """
 
 
-def test_processes_share_a_cards_memory_to_the_byte_and_give_it_back(softgpu: Softgpu) -> None:
+def test_processes_share_gpu_memory_to_the_byte_and_release_it(softgpu: Softgpu) -> None:
     done: subprocess.CompletedProcess[str] = softgpu(
         "exec", "--memory", f"{MEMORY_MIB}Mi", "--", sys.executable, "-c", PARENT
     )

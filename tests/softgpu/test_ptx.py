@@ -1,4 +1,4 @@
-"""The translator: what it refuses, and that nothing makes it do worse than refuse."""
+"""The translator refuses invalid modules, and never crashes on one."""
 
 import pytest
 
@@ -37,13 +37,13 @@ def kernel(body: str) -> str:
         ("add.u32 5, %r2, 1;", "destination is not a register"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(body: str, problem: str) -> None:
+def test_invalid_ptx_is_reported_with_its_line(body: str, problem: str) -> None:
     with pytest.raises(BadPtx, match=problem) as caught:
         module_ir(parse(kernel(body)))
     assert caught.value.line in (4, 5)
 
 
-def test_an_instruction_without_translation_is_told_from_wrong_text() -> None:
+def test_valid_but_unsupported_ptx_has_an_error_of_its_own() -> None:
     with pytest.raises(UnsupportedPtx):
         module_ir(
             parse(
@@ -52,25 +52,25 @@ def test_an_instruction_without_translation_is_told_from_wrong_text() -> None:
         )
 
 
-def test_a_kernel_without_barriers_is_a_loop_and_one_with_them_is_not() -> None:
+def test_only_a_kernel_without_barriers_becomes_a_loop() -> None:
     assert "x.loop" in module_ir(parse(kernel("add.u32 %r1, %r2, 1;")))
     assert "x.loop" not in module_ir(parse(kernel("bar.sync 0;")))
 
 
-def test_a_barrier_inside_a_called_function_counts() -> None:
+def test_a_barrier_in_a_called_function_prevents_the_loop() -> None:
     function = ".func f() { bar.sync 0; ret; }\n"
     assert "x.loop" not in module_ir(parse(kernel("call f;").replace(HEAD, HEAD + function)))
 
 
-def test_instructions_of_every_group_are_there() -> None:
+def test_every_group_of_instructions_is_registered() -> None:
     assert {"add", "fma", "cvt", "ld", "atom", "bra", "call", "bar", "shfl", "vote", "mma", "cp"} <= HANDLERS.keys()
 
 
-def test_the_sample_that_is_mutated_is_sound() -> None:
+def test_the_unmutated_sample_compiles() -> None:
     assert "x.loop" in module_ir(parse(SAMPLE))
 
 
-def test_no_mutation_of_a_module_does_worse_than_be_refused() -> None:
+def test_a_mutated_module_compiles_or_is_refused() -> None:
     accepted, refused = fuzz(600, seed=5)
     assert accepted > 10
     assert refused > 100

@@ -1,4 +1,4 @@
-"""Default streams of real threads, from C: each thread's own, and the legacy one that waits for all of them."""
+"""Default streams of threads, from C: each thread's own, and the legacy stream, which waits for all of them."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from milligpu.native import library
 from tests.softgpu.conftest import Softgpu
 from tests.softgpu.machine import CLIENTS
 
-# The race that was lost once in some ten rounds when the streams of ended threads were forgotten.
+# A race that failed about once in ten rounds when the streams of ended threads were forgotten.
 ROUNDS = 300
 CASES = 8
 
@@ -24,8 +24,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("options", [(), ("--speed", "1")], ids=["real time", "modelled time"])
-def test_threads_have_streams_of_their_own_which_the_legacy_stream_waits_for(
+@pytest.mark.parametrize("options", [(), ("--speed", "1")], ids=["real time", "modeled time"])
+def test_the_legacy_stream_waits_for_the_streams_of_all_threads(
     softgpu: Softgpu, program: Path, options: tuple[str, ...]
 ) -> None:
     done = softgpu("exec", *options, "--", program, str(ROUNDS))

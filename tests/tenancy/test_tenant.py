@@ -13,33 +13,59 @@ from pathlib import Path
 
 import pytest
 
-from milligpu.agent.tenant import Drivers, Tenant
 from milligpu.model.errors import BadRequest
-from milligpu.model.qos import Policy
-from milligpu.model.units import Milli
+from milligpu.model.gpu import Gpu
+from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.policy import SharePolicy
+from milligpu.model.request import Share
+from milligpu.model.units import Mib, Milli
 from milligpu.native import library
+from milligpu.tenancy.tenant import DriverLibraries, TenantFolder, limits_page
+from milligpu.tenancy.time_slots import FRAME
 from milligpu.wire.limits import LIMITS_SIZE, GpuLimits, LimitsPage, decode_limits
 
-DRIVERS = Drivers(Path("/driver/libcuda.so.1"), Path("/driver/libnvidia-ml.so.1"))
+DRIVERS = DriverLibraries(Path("/driver/libcuda.so.1"), Path("/driver/libnvidia-ml.so.1"))
 NOBODY = 65534
 
 
 def page(milli: int, generation: int = 1) -> LimitsPage:
-    share = GpuLimits("GPU-1", Milli(milli), Milli(milli), milli << 20, Policy.FIXED, 0, 100 * milli)
+    share = GpuLimits("GPU-1", Milli(milli), Milli(milli), milli << 20, SharePolicy.FIXED, 0, 100 * milli)
     return LimitsPage((share,), generation=generation)
 
 
-def make(folder: Path, uid: int | None = None) -> Tenant:
-    return Tenant.make(folder / "tenant", page(500), DRIVERS, os.geteuid() if uid is None else uid)
+def make(folder: Path, uid: int | None = None) -> TenantFolder:
+    return TenantFolder.make(folder / "tenant", page(500), DRIVERS, os.geteuid() if uid is None else uid)
 
 
-def test_a_new_folder_has_both_pages_and_the_driver(tmp_path: Path) -> None:
+def test_a_new_tenant_directory_has_both_pages_and_the_driver(tmp_path: Path) -> None:
     tenant = make(tmp_path)
     assert tenant.limits() == page(500)
     usage = tenant.usage()
     assert usage is not None
     assert len(usage.accounts) == 1
     assert (tenant.folder / "real/libcuda.so.1").readlink() == DRIVERS.cuda
+
+
+@pytest.mark.parametrize(
+    ("milli", "limit", "policy", "on_page"),
+    [
+        (300, 300, SharePolicy.BEST_EFFORT, (600, 600)),
+        (300, 400, SharePolicy.BEST_EFFORT, (600, 800)),
+        (300, 400, SharePolicy.FIXED, (600, 600)),
+        (300, 300, SharePolicy.EQUAL, (600, 1000)),
+        (300, 1000, SharePolicy.BEST_EFFORT, (600, 1000)),
+        (0, 250, SharePolicy.BEST_EFFORT, (0, 500)),
+        (1, 1, SharePolicy.FIXED, (2, 2)),
+    ],
+)
+def test_a_share_of_a_vgpu_is_on_the_page_as_a_part_of_the_vgpus_own_time(
+    milli: int, limit: int, policy: SharePolicy, on_page: tuple[int, int]
+) -> None:
+    half = Gpu("GPU-1", "V100-8Q", Mib(8192), Milli(500), policy=policy)
+    share = GpuShare("GPU-1", Share(Milli(milli), Mib(1024), Milli(limit)))
+    grant = Grant("uid", "n1", {"main": (share,)})
+    (line,) = limits_page(grant, (share,), {"GPU-1": half}, {"GPU-1": FRAME}, {"GPU-1": 0}).gpus
+    assert (line.milli, line.limit) == on_page
 
 
 def test_only_the_usage_page_is_the_tenants(request: pytest.FixtureRequest) -> None:
@@ -66,7 +92,7 @@ for name, how in (("limits", os.O_RDWR), ("usage", os.O_RDWR), ("mine", os.O_RDW
     assert done.stdout.split() == ["usage"]
 
 
-def test_the_umask_takes_nothing_from_the_pages(tmp_path: Path) -> None:
+def test_the_umask_does_not_change_the_modes_of_the_pages(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         tenant = make(tmp_path)
@@ -108,19 +134,19 @@ def test_a_reader_never_sees_half_a_change(tmp_path: Path) -> None:
 
 def test_a_bad_change_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     tenant = make(tmp_path)
-    with pytest.raises(BadRequest, match="milli=2000"):
+    with pytest.raises(BadRequest, match="milli: invalid value 2000"):
         tenant.change(page(2000))
     assert tenant.limits() == page(500)
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"x" * 100, b"\xff" * 77824, bytes(77824), b"y" * 200_000])
-def test_a_spoilt_usage_page_is_no_account_and_no_harm(tmp_path: Path, spoilt: bytes) -> None:
+def test_a_corrupt_usage_page_reads_as_none(tmp_path: Path, spoilt: bytes) -> None:
     tenant = make(tmp_path)
     (tenant.folder / "usage").write_bytes(spoilt)
     assert tenant.usage() is None
 
 
-def test_a_usage_page_that_is_gone_or_a_folder_is_no_harm(tmp_path: Path) -> None:
+def test_a_missing_usage_page_or_a_directory_in_its_place_reads_as_none(tmp_path: Path) -> None:
     tenant = make(tmp_path)
     (tenant.folder / "usage").unlink()
     assert tenant.usage() is None

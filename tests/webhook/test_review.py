@@ -15,16 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milligpu import dialects
-from milligpu.dialects.normal import Form, normalise
+from milligpu.dialects.normal import NormalForm, normalize
 from milligpu.model.errors import BadFormat
+from milligpu.model.gpu_class import GpuClasses, read_class
 from milligpu.model.units import Mib
-from milligpu.scheduler.certificates import AUTHORITIES_MAX, bundle, issue
-from milligpu.scheduler.webhook import Webhook
+from milligpu.webhook.certificates import AUTHORITIES_MAX, issue_certificate, trust_bundle
+from milligpu.webhook.review import PodReviewer, UnknownClass
 from tests.dialects.golden import Case, cases
 from tests.dialects.test_normal import apply
 
-FORM = Form(card=Mib(16384))
-WEBHOOK = Webhook(lambda: FORM)
+FORM = NormalForm(largest_gpu=Mib(16384))
+CLASSES = GpuClasses([read_class("gold", "memory>=16Gi", "silver"), read_class("silver", "ecc", "")])
+WEBHOOK = PodReviewer(lambda: FORM, lambda: CLASSES)
 CASES = list(cases())
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -55,8 +57,8 @@ def test_every_manifest_is_patched_to_the_same_request_or_refused_with_its_field
     assert answer["allowed"]
     operations: list[Any] = json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
     after = apply(case.pod, operations)
-    assert after == normalise(case.pod, FORM)
-    assert dialects.read(after) == dialects.read(case.pod)
+    assert after == normalize(case.pod, FORM)
+    assert dialects.read_pod(after) == dialects.read_pod(case.pod)
     assert "patch" not in review(after)
 
 
@@ -65,22 +67,68 @@ def template(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES[::7], ids=lambda case: f"{case.file}: {case.name}")
-def test_what_makes_bad_pods_is_refused_and_never_changed(case: Case) -> None:
+def test_objects_that_create_invalid_pods_are_refused_and_changed_only_for_a_class(case: Case) -> None:
     answer = review(template(case), "Deployment")
     assert answer["allowed"] == (case.refused is None)
-    assert "patch" not in answer
+    assert ("patch" in answer) == (case.name == "a class as a resource")
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment"])
+def test_a_class_that_does_not_exist_is_refused_with_those_that_do(kind: str) -> None:
+    pod = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"gpu-x": 1}}}]},
+    }
+    found = pod if kind == "Pod" else {"metadata": {"name": "d"}, "spec": {"template": pod}}
+    answer = review(found, kind)
+    assert not answer["allowed"]
+    assert answer["status"]["message"] == (
+        "milligpu.dev/class: invalid value 'x': must be the name of a GpuClass; existing classes: gold, silver; "
+        "list them with: milligpu class list"
+    )
+
+
+def test_a_class_that_is_not_known_yet_is_looked_up_before_it_is_refused() -> None:
+    spec = {"containers": [{"name": "c", "resources": {"limits": {"gpu-x": 1}}}]}
+    request = {"uid": "u", "kind": {"kind": "Pod"}, "object": {"metadata": {"name": "p"}, "spec": spec}}
+    with pytest.raises(UnknownClass):
+        WEBHOOK.review(json.dumps({"request": request}).encode(), final=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "message"),
+    [
+        ("bronze", {"requirements": "memory>=20Ti"}, "memory: invalid value '20Ti': must be a size"),
+        ("bronze", {"requirements": "ecccc"}, "spec.requirements: invalid value 'ecccc': must be one of memory"),
+        ("bronze", {}, "spec.requirements: required"),
+        ("silver", {"requirements": "ecc", "fallback": "gold"}, "lead back to silver: silver -> gold -> silver"),
+        ("x" * 60, {"requirements": "ecc"}, "metadata.name: invalid value"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_refused(name: str, spec: dict[str, str], message: str) -> None:
+    answer = review({"metadata": {"name": name}, "spec": spec}, "GpuClass")
+    assert not answer["allowed"]
+    assert message in answer["status"]["message"]
+
+
+def test_a_fallback_may_be_created_later() -> None:
+    found = {"metadata": {"name": "bronze"}, "spec": {"requirements": "ecc", "fallback": "tin"}}
+    assert review(found, "GpuClass")["warnings"] == ["spec.fallback: class tin does not exist yet"]
+    found = {"metadata": {"name": "bronze"}, "spec": {"requirements": "ecc", "fallback": "gold"}}
+    assert review(found, "GpuClass") == {"uid": "u-1", "allowed": True}
 
 
 def test_a_refusal_says_how_to_write_it() -> None:
     spec = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/vgpu": "1500"}}}]}
     message = review({"metadata": {"name": "p"}, "spec": spec})["status"]["message"]
     assert message == (
-        "containers[c].resources.limits[nvidia.com/vgpu]='1500': want 1 to 1000, or a multiple of 1000 up to 64000 "
+        "containers[c].resources.limits[nvidia.com/vgpu]: invalid value '1500': must be from 1 to 1000, "
+        "or a multiple of 1000 up to 64000 "
         "(1000 = one GPU); ask for 1000 or 2000"
     )
 
 
-def test_a_container_that_joins_later_sees_no_gpu_and_those_before_it_stay() -> None:
+def test_a_debug_container_sees_no_gpu_and_existing_containers_stay() -> None:
     old = {"metadata": {"name": "p"}, "spec": {"containers": [], "ephemeralContainers": [{"name": "a"}]}}
     new = {
         "metadata": {"name": "p"},
@@ -100,7 +148,7 @@ def test_unknown_kinds_are_let_through() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b'{"request": 7}', b'{"request": {"uid": "u", "kind": {"kind": "Pod"}}}', b"\xff"]
 )
-def test_what_is_no_review_is_refused_as_a_whole(body: bytes) -> None:
+def test_a_body_that_is_no_review_is_refused(body: bytes) -> None:
     with pytest.raises(BadFormat):
         WEBHOOK.review(body)
 
@@ -138,14 +186,14 @@ def env_pods() -> list[dict[str, Any]]:
 
 @settings(max_examples=500)
 @given(data=st.data(), found=st.sampled_from([case.pod for case in CASES] + env_pods()), value=odd)
-def test_no_pod_however_broken_crashes_it(data: st.DataObject, found: dict[str, Any], value: Any) -> None:
+def test_no_broken_pod_crashes_the_reviewer(data: st.DataObject, found: dict[str, Any], value: Any) -> None:
     path = data.draw(st.sampled_from([path for path in places(found) if path]))
     answer = review(broken(found, path, value))
     assert isinstance(answer["allowed"], bool)
 
 
 def test_a_certificate_is_for_its_hosts_and_trusted_by_its_authority(tmp_path: Path) -> None:
-    made = issue(["webhook.milligpu.svc", "127.0.0.1"], datetime.now(UTC))
+    made = issue_certificate(["webhook.milligpu.svc", "127.0.0.1"], datetime.now(UTC))
     for name in ("certificate", "key", "authority"):
         (tmp_path / name).write_bytes(getattr(made, name))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -173,20 +221,22 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> bool
     return False
 
 
-def test_authorities_are_kept_while_they_hold_and_not_for_ever() -> None:
+def test_cas_are_kept_until_they_expire() -> None:
     lifetime = timedelta(days=30)
-    certificates = [issue(["h"], NOW + timedelta(days=day), lifetime) for day in range(AUTHORITIES_MAX + 3)]
+    certificates = [
+        issue_certificate(["h"], NOW + timedelta(days=day), lifetime) for day in range(AUTHORITIES_MAX + 3)
+    ]
     known = b""
     for each in certificates:
-        known = bundle(each.authority, known, each.made)
+        known = trust_bundle(each.authority, known, each.made)
         assert known.startswith(each.authority)
     assert len(x509.load_pem_x509_certificates(known)) == AUTHORITIES_MAX
-    later = issue(["h"], NOW + timedelta(days=40), lifetime)
-    assert bundle(later.authority, known, later.made) == later.authority
-    assert bundle(later.authority, b"no certificate", later.made) == later.authority
-    assert bundle(later.authority, later.authority, later.made) == later.authority
+    later = issue_certificate(["h"], NOW + timedelta(days=40), lifetime)
+    assert trust_bundle(later.authority, known, later.made) == later.authority
+    assert trust_bundle(later.authority, b"no certificate", later.made) == later.authority
+    assert trust_bundle(later.authority, later.authority, later.made) == later.authority
 
 
 def test_a_certificate_is_replaced_well_before_it_ends() -> None:
-    made = issue(["h"], NOW, timedelta(days=90))
+    made = issue_certificate(["h"], NOW, timedelta(days=90))
     assert made.renew_at == NOW + timedelta(days=60)

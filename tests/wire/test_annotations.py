@@ -1,6 +1,7 @@
 """The JSON formats against their golden files, which are also what other implementations may test with."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milligpu.model.errors import BadFormat
-from milligpu.model.gpu import Capability, Gpu, Link, Mode, State
-from milligpu.model.grant import GpuShare, Grant
-from milligpu.model.qos import Policy
+from milligpu.model.gpu import ComputeCapability, Gpu, GpuLink, GpuState, SharingMode
+from milligpu.model.grant import GpuShare, Grant, whole_gpu
+from milligpu.model.policy import SharePolicy
+from milligpu.model.request import Share
 from milligpu.model.units import Mib, Milli
 from milligpu.wire.grant import decode_grant, encode_grant
 from milligpu.wire.inventory import decode_inventory, encode_inventory
@@ -22,13 +24,17 @@ GRANT = Grant(
     uid="0b0d3a52-6b7c-4a43-9d3b-3d4c2f5f7a11",
     node="n1",
     containers={
-        "main": (GpuShare("GPU-aaaa", Milli(500), Mib(8192), Milli(1000)),),
-        "trainer": (GpuShare("GPU-bbbb", whole=True), GpuShare("GPU-cccc", whole=True)),
+        "main": (GpuShare("GPU-aaaa", Share(Milli(500), Mib(8192), Milli(1000))),),
+        "trainer": (whole_gpu("GPU-bbbb"), whole_gpu("GPU-cccc")),
     },
-    policy=Policy.BEST_EFFORT,
+    policy=SharePolicy.BEST_EFFORT,
     priority=7,
     generation=2,
 )
+WHOLE_V100 = tuple(
+    GpuShare(uuid, Share(Milli(1000), Mib(16384), Milli(1000), whole=True)) for uuid in ("GPU-bbbb", "GPU-cccc")
+)
+GRANT_2 = replace(GRANT, containers={**GRANT.containers, "trainer": WHOLE_V100})
 INVENTORY = (
     Gpu(
         uuid="GPU-aaaa",
@@ -36,20 +42,21 @@ INVENTORY = (
         mib=Mib(16384),
         reserved=Milli(100),
         numa=1,
-        capability=Capability(7, 0),
+        capability=ComputeCapability(7, 0),
         ecc=True,
-        links={"GPU-bbbb": Link("NV", 2)},
-        policy=Policy.EQUAL,
+        links={"GPU-bbbb": GpuLink("NV", 2)},
+        policy=SharePolicy.EQUAL,
     ),
     Gpu(
         uuid="GPU-bbbb",
         model="GRID V100-8Q",
         mib=Mib(8192),
         milli=Milli(500),
-        links={"GPU-aaaa": Link("NV", 2)},
-        mode=Mode.WHOLE,
-        state=State.SICK,
-        reason="XID 79",
+        links={"GPU-aaaa": GpuLink("NV", 2)},
+        policy=SharePolicy.FIXED,
+        mode=SharingMode.WHOLE,
+        state=GpuState.UNHEALTHY,
+        message="XID 79",
     ),
 )
 
@@ -61,11 +68,45 @@ def golden(name: str) -> str:
 def test_the_golden_grant_is_read_and_written() -> None:
     assert decode_grant(golden("grant-v1.json")) == GRANT
     assert encode_grant(GRANT) == golden("grant-v1.json")
+    assert decode_grant(golden("grant-v2.json")) == GRANT_2
+    assert encode_grant(GRANT_2) == golden("grant-v2.json")
+    assert decode_grant(golden("grant-v3.json")) == replace(GRANT_2, gpu_class="gold")
+    assert encode_grant(replace(GRANT_2, gpu_class="gold")) == golden("grant-v3.json")
+
+
+def test_a_gpu_without_a_policy_is_one_of_an_old_agent_that_knew_only_fixed() -> None:
+    gpu = Gpu("GPU-aaaa", "V100", Mib(16384))
+    assert '"policy":"best-effort"' in encode_inventory([gpu])
+    assert decode_inventory(encode_inventory([gpu])) == (gpu,)
+    assert '"policy"' not in encode_inventory([replace(gpu, policy=SharePolicy.FIXED)])
+
+
+def test_a_whole_gpu_of_either_version_is_all_of_the_gpu() -> None:
+    gpu = Gpu("GPU-bbbb", "V100", Mib(8192), milli=Milli(500))
+    for grant in (GRANT, GRANT_2):
+        assert grant.containers["trainer"][0].resolve(gpu) == Share(Milli(500), Mib(8192), Milli(500), whole=True)
+    assert GRANT.containers["main"][0].resolve(gpu) == Share(Milli(500), Mib(8192), Milli(1000))
+
+
+def test_a_grant_without_whole_gpus_is_written_for_0_1_0_to_read() -> None:
+    shares = replace(GRANT, containers={"main": GRANT.containers["main"]})
+    assert json.loads(encode_grant(shares))["v"] == 1
+
+
+@pytest.mark.parametrize("key", ["milli", "mib", "limit"])
+def test_a_whole_gpu_of_version_2_has_all_numbers(key: str) -> None:
+    with pytest.raises(BadFormat, match=f"^grant: {key}: required"):
+        decode_grant(changed(golden("grant-v2.json"), f"containers.trainer.0.{key}", ...))
 
 
 def test_the_golden_inventory_is_read_and_written() -> None:
     assert decode_inventory(golden("inventory-v1.json")) == INVENTORY
-    assert encode_inventory(INVENTORY) == golden("inventory-v1.json")
+    assert decode_inventory(golden("inventory-v2.json")) == INVENTORY
+    assert encode_inventory(INVENTORY) == golden("inventory-v2.json")
+
+
+def test_an_inventory_of_healthy_gpus_is_written_for_0_1_0_to_read() -> None:
+    assert json.loads(encode_inventory(INVENTORY[:1]))["v"] == 1
 
 
 def changed(text: str, path: str, value: object) -> str:
@@ -85,8 +126,9 @@ def changed(text: str, path: str, value: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("v", 2),
+        ("v", 4),
         ("v", "1"),
+        ("class", "gold"),
         ("v", ...),
         ("gen", 0),
         ("gen", ...),
@@ -143,7 +185,7 @@ def test_an_inventory_that_is_not_understood_is_refused_whole(path: str, value: 
 
 def test_a_newer_version_says_to_upgrade() -> None:
     with pytest.raises(BadFormat) as caught:
-        decode_grant(changed(golden("grant-v1.json"), "v", 2))
+        decode_grant(changed(golden("grant-v1.json"), "v", 4))
     assert "upgrade" in caught.value.hint
 
 

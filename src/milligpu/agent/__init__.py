@@ -1,7 +1,7 @@
-"""The node's agent: who holds which share of this machine's GPUs, and the pages that hold them to it.
+"""The agent of a Kubernetes node: offers the node's GPUs to the kubelet and attaches granted shares to containers.
 
-`books` decides (through `placement`), `record` and `tenant` are what is on disk, `processes` says who is alive,
-`keeper` keeps these in step, `rounds` measures and audits, `service` puts it all behind a unix socket, and `client`
-is its other end. Nothing is kept only in memory: a session is a folder and a living process, so an agent that was
-killed finds everything again.
+`allocations` stores what the agent answered to the kubelet's Allocate. `device_owners` finds out which containers
+got those device slots. `attach_plan` and `grant_check` decide (pure). `attachments` makes a container's directory
+and, with `cdi`, the file that lets it start. `reconcile` runs these in a loop. `lifecycle` starts the agent, and
+`handover` lets a new agent take over from a running one.
 """

@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+
+from milligpu.http_server import STANDBY, HttpResponse, HttpRoutes, text_response
 
 
 class _Once(Collector):
@@ -17,36 +18,34 @@ class _Once(Collector):
         return self._families
 
 
-def exposition(families: Iterable[Metric]) -> bytes:
+def metrics_text(families: Iterable[Metric]) -> bytes:
     """Metric families as text."""
     registry = CollectorRegistry()
     registry.register(_Once(families))
     return generate_latest(registry)
 
 
-def application(
+def agent_routes(
     read: Callable[[], Awaitable[None]],
     metrics: Callable[[], Iterable[Metric]],
-    stats: Callable[[], object],
+    stats: Callable[[], bytes],
     ready: Callable[[], bool],
-) -> web.Application:
-    """The routes; `read` is called before anybody is told about metrics or statistics."""
+    alive: Callable[[], bool],
+) -> HttpRoutes:
+    """Return the routes; `read` refreshes the readings before metrics and statistics are shown."""
 
-    async def on_metrics(_request: web.Request) -> web.Response:
+    async def on_metrics() -> HttpResponse:
         await read()
-        return web.Response(body=exposition(metrics()), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return HttpResponse(200, metrics_text(metrics()), CONTENT_TYPE_LATEST)
 
-    async def on_stats(_request: web.Request) -> web.Response:
+    async def on_stats() -> HttpResponse:
         await read()
-        return web.json_response(stats())
+        return HttpResponse(200, stats(), "application/json")
 
-    async def on_live(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    async def on_live() -> HttpResponse:
+        return text_response("ok\n") if alive() else text_response("the driver does not answer\n", STANDBY)
 
-    async def on_ready(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if ready() else web.Response(status=503, text="not registered\n")
+    async def on_ready() -> HttpResponse:
+        return text_response("ok\n") if ready() else text_response("not registered\n", STANDBY)
 
-    found = web.Application()
-    routes = {"/metrics": on_metrics, "/stats": on_stats, "/livez": on_live, "/readyz": on_ready}
-    found.add_routes([web.get(path, handler) for path, handler in routes.items()])
-    return found
+    return HttpRoutes(get={"/metrics": on_metrics, "/stats": on_stats, "/livez": on_live, "/readyz": on_ready})

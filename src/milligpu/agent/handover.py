@@ -1,8 +1,8 @@
-"""One agent per node at a time, and no moment without one: a new agent takes over from one that still runs.
+"""Handover between two agents of one node, so that exactly one is the agent at any time.
 
-Whoever holds the lock is the agent. A newcomer that finds it held prepares all that takes time, says so on the
-socket of the one before, and is given the lock; the one before then only passes on what the kubelet still asks it,
-until it is told to stop. A lock ends with its holder's process, however that ended.
+The process that has the lock is the agent. A new process that finds it taken prepares, connects to the agent's
+socket, and gets the lock. The old agent then only passes on Allocate calls of the kubelet until it is stopped. The
+kernel releases the lock of a process that was killed.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-_LOCK, _SOCKET = "succession.lock", "succession.sock"
+LOCK, _SOCKET = "succession.lock", "succession.sock"
 _READY, _YOURS, _SETTLED = b"ready\n", b"yours\n", b"settled\n"
 _LOOK_S = 0.05
 
@@ -21,48 +21,48 @@ log = structlog.get_logger()
 
 
 class Predecessor:
-    """The agent before this one, as this one sees it."""
+    """The previous agent, as its successor sees it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def settled(self) -> None:
-        """The kubelet knows us: it may end."""
+        """Report that the kubelet has registered the successor: the previous agent may end."""
         self._writer.write(_SETTLED)
         with suppress(ConnectionError):
             await self._writer.drain()
 
     async def gone(self) -> None:
-        """Wait for its end."""
+        """Wait until the previous agent has ended."""
         with suppress(ConnectionError):
             while await self._reader.readline():
                 pass
         self.close()
 
     def close(self) -> None:
-        """Leave it alone."""
+        """Close the connection."""
         self._writer.close()
 
 
-class Succession:
-    """Becoming the agent, and ceasing to be it."""
+class AgentHandover:
+    """Becomes the agent of the node, and hands over to a successor."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._socket = folder / _SOCKET
-        self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._server: asyncio.Server | None = None
         self._yielded = asyncio.Event()
         self.asked = asyncio.Event()
         """Set when a successor is ready."""
         self.settled = asyncio.Event()
-        """Set when it has taken over."""
+        """Set when the successor has registered with the kubelet."""
         self.abandoned = asyncio.Event()
-        """Set when it went before it had."""
+        """Set when the successor ended before that."""
 
-    async def inherit(self) -> Predecessor | None:
-        """Return as the node's agent, with the one before if it still runs."""
+    async def take_over(self) -> Predecessor | None:
+        """Wait for the lock; return the previous agent if it still runs."""
         before: Predecessor | None = None
         while not self._locked():
             before = before or await self._ask()
@@ -73,12 +73,12 @@ class Succession:
         return before
 
     def hand_over(self) -> None:
-        """Everything of ours is at rest: the successor may begin."""
+        """Release the lock, because this agent has stopped changing the node."""
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         self._yielded.set()
 
     def close(self) -> None:
-        """Let go of everything; the socket's path may be the successor's by now."""
+        """Close socket and lock; the socket's path may be the successor's by now."""
         if self._server is not None:
             self._server.close()
         os.close(self._lock)
@@ -91,12 +91,12 @@ class Succession:
         return True
 
     async def _ask(self) -> Predecessor | None:
-        """Tell the agent that we are ready; None when it ends, or does not listen yet."""
+        """Tell the agent that a successor is ready; None if the agent ends, or does not listen yet."""
         try:
             reader, writer = await asyncio.open_unix_connection(str(self._socket))
         except OSError:
             return None
-        log.info("ready to take over from the agent that runs")
+        log.info("Ready to take over from the running agent")
         writer.write(_READY)
         with suppress(ConnectionError):
             if await reader.readline() == _YOURS:
@@ -105,13 +105,13 @@ class Succession:
         return None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One successor; a second one waits until the first has the lock, and then asks that one."""
+        """Serve one successor; a second one waits until the first has the lock, and then asks that one."""
         if self.asked.is_set() or await reader.readline() != _READY:
             writer.close()
             return
         self.asked.set()
         await self._yielded.wait()
-        with suppress(ConnectionError, asyncio.CancelledError):  # we may end first
+        with suppress(ConnectionError, asyncio.CancelledError):  # this process may end first
             writer.write(_YOURS)
             if await reader.readline() == _SETTLED:
                 self.settled.set()

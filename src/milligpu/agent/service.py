@@ -1,221 +1,286 @@
-"""The agent's shell: the socket and its clients, the processes that are watched, the end of what they leave."""
+"""The agent of a Kubernetes node: its parts, and the tasks that run them."""
 
 import asyncio
-import logging
-import os
-import signal
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from milligpu.agent import protocol
-from milligpu.agent.keeper import Keeper
-from milligpu.agent.processes import Process, peer, session_of
-from milligpu.agent.protocol import Ask, Done, Message, Resize, Take
-from milligpu.agent.record import Session
-from milligpu.agent.report import Reporter
-from milligpu.agent.rounds import Rounds
-from milligpu.agent.waiting import Waiting
-from milligpu.agent.wish import Wish, describe_share, share_request
-from milligpu.model.errors import BadRequest, MilligpuError
-from milligpu.model.qos import parse_priority
+from prometheus_client.core import Metric
 
-log = logging.getLogger(__name__)
+from milligpu.agent import device_slots as slots
+from milligpu.agent.allocations import AllocationStore
+from milligpu.agent.attach_plan import newer_attachment
+from milligpu.agent.attachments import AttachmentStore, our_libraries
+from milligpu.agent.audit import ContainerAudit
+from milligpu.agent.driver import NodeDriver
+from milligpu.agent.endpoints import agent_routes
+from milligpu.agent.gpus import GpuWatch
+from milligpu.agent.grant_check import NodeGpus, demand_by_gpu
+from milligpu.agent.handover import Predecessor
+from milligpu.agent.health_events import UnhealthyGpuReporter, on_unhealthy_gpus
+from milligpu.agent.pod_processes import pods_running
+from milligpu.agent.pods import NodePods
+from milligpu.agent.publish import NodePublisher
+from milligpu.agent.reconcile import Reconciler
+from milligpu.agent.refusals import RefusalReporter
+from milligpu.agent.sessions import NodeSessions
+from milligpu.agent.settings import AgentSettings
+from milligpu.agent.stranded import StrandedPods
+from milligpu.agent.usage import UsageReader
+from milligpu.http_server import serving
+from milligpu.kube.api import ApiClient
+from milligpu.kube.events import EventRecorder
+from milligpu.kubelet.device_plugin import Allocate, DevicePlugin
+from milligpu.metrics.node import families
+from milligpu.model import names
+from milligpu.model.footprint import GpuDemand
+from milligpu.nvml.gpus import NvmlGpus
+from milligpu.sessions.paths import ServicePaths
+from milligpu.tenancy.arbiter import Arbiter
+from milligpu.tenancy.tenants import Tenants
+from milligpu.wire.status import encode_status
 
-# What a command leaves on the GPU behind it is asked to end, and made to after this long.
-GRACE_SECONDS = 2.0
-# How often we look whether it did: these are not our children, and there may be many.
-_LOOK_SECONDS = 0.05
+if TYPE_CHECKING:
+    from milligpu.sessions.service import SessionService
 
-# Twenty samples to a window; each costs microseconds.
-_MEASURE_SECONDS = 0.5
-# An audit asks the driver for every process: some milliseconds on a machine with many.
-_AUDIT_EVERY = 4
-
-Leftovers = Callable[[str], list[Process]]
-"""A session's processes that still have a GPU open."""
+# Utilization is measured over ten seconds.
+_SAMPLE_S = 2.0
+# By then the kubelet has noticed that its stream to the previous agent ended. A registration before that would be
+# dropped together with the stream.
+_UNSEEN_S = 3.0
 
 
-class Service:
-    """Serves clients for as long as anybody needs it."""
+class NodeAgent:
+    """All parts of the agent, over one client of the API server."""
 
     def __init__(
-        self,
-        keeper: Callable[[Callable[[Session], None]], Keeper],
-        rounds: Callable[[Keeper], Rounds],
-        leftovers: Leftovers,
+        self, settings: AgentSettings, api: ApiClient, nvml: NvmlGpus, driver: NodeDriver, arbiter: Arbiter
     ) -> None:
-        self.keeper = keeper(self._watch)
-        self._rounds = rounds(self.keeper)
-        self._reporter = Reporter(self.keeper, self._rounds)
-        self._leftovers = leftovers
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._clients = 0
-
-    @property
-    def busy(self) -> bool:
-        """Whether anybody needs this agent."""
-        return bool(self.keeper.busy or self._clients or self._tasks)
-
-    def owns(self, pid: int) -> bool:
-        """Whether a process was started in a session."""
-        return session_of(pid) in self.keeper.sessions
-
-    def start(self) -> None:
-        """Take over what an agent before this one left, and see what it uses before anything is granted."""
-        for name in self.keeper.recover():
-            log.warning("session %s: its record does not read; ended", name)
-            self.keeper.disk.close(name)
-            self._spawn(self._clear(name, lambda name=name: self.keeper.disk.remove(name)))
-        if self.keeper.sessions:
-            self._rounds.audit()
-
-    async def go_round(self) -> None:
-        """Measure and audit for as long as there is anybody to look at."""
-        number = 0
-        while True:
-            await asyncio.sleep(_MEASURE_SECONDS)
-            if self.keeper.sessions:
-                self._rounds.measure()
-                number += 1
-                if not number % _AUDIT_EVERY:
-                    self._rounds.audit()
-
-    async def idle(self, seconds: float) -> None:
-        """Return when nobody has needed this agent for so long."""
-        clock = asyncio.get_running_loop().time
-        since = clock()
-        while clock() - since < seconds:
-            await asyncio.sleep(seconds / 10)
-            if self.busy:
-                since = clock()
-
-    # -- processes ---------------------------------------------------------------------------------------------
-
-    def _watch(self, session: Session) -> None:
-        handle = None if session.id in self.keeper.closing else session.process.open()
-        if handle is None:
-            self._close(session.id)
-            return
-        loop = asyncio.get_running_loop()
-
-        def gone() -> None:
-            loop.remove_reader(handle)
-            os.close(handle)
-            self._close(session.id)
-
-        loop.add_reader(handle, gone)
-
-    def _close(self, session: str) -> None:
-        self.keeper.close(session)
-        self._spawn(self._clear(session, lambda: self.keeper.ended(session)))
-
-    async def _clear(self, session: str, then: Callable[[], None]) -> None:
-        """End what a session left on the GPU: the share is free when nothing of it is there any more."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + GRACE_SECONDS
-        asked: set[Process] = set()
-        while left := self._leftovers(session):
-            late = loop.time() > deadline
-            for process in left:
-                if late or process not in asked:
-                    process.kill(signal.SIGKILL if late else signal.SIGTERM)
-                    asked.add(process)
-            await asyncio.sleep(_LOOK_SECONDS)
-        if asked:
-            log.info("session %s: %d processes outlived its command and were ended", session, len(asked))
-        then()
-
-    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # What is in memory may no longer be what is on disk: start over from there.
-            log.critical("giving up: %r", error)
-            os._exit(1)
-
-    # -- clients -----------------------------------------------------------------------------------------------
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client, until it has enough."""
-        found = peer(writer.get_extra_info("socket"))
-        if found is None:
-            writer.close()
-            return
-        process, handle = found
-        self._clients += 1
-        try:
-            await _Client(self.keeper, self._reporter, process, writer).talk(reader)
-        except (ConnectionError, asyncio.LimitOverrunError, ValueError):
-            pass  # it left in the middle, or speaks no protocol of ours
-        finally:
-            self._clients -= 1
-            os.close(handle)
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-
-class _Client:
-    """One connection."""
-
-    def __init__(self, keeper: Keeper, reporter: Reporter, process: Process, writer: asyncio.StreamWriter) -> None:
-        self._keeper = keeper
-        self._reporter = reporter
-        self._process = process
-        self._writer = writer
-        self._waiting: Waiting | None = None
-
-    async def talk(self, reader: asyncio.StreamReader) -> None:
-        """Answer line by line."""
-        try:
-            while line := await reader.readline():
-                try:
-                    self._answer(protocol.decode_request(line))
-                except MilligpuError as error:
-                    self._say(protocol.refusal(error))
-                await self._writer.drain()
-        finally:
-            if self._waiting is not None:
-                self._keeper.leave(self._waiting)
-
-    def _say(self, message: Message) -> None:
-        self._writer.write(protocol.encode(message))
-
-    def _answer(self, request: protocol.Request) -> None:
-        match request:
-            case Take():
-                if self._waiting is not None:
-                    raise BadRequest("take", "twice", "one share per process")
-                share = share_request(request.count, request.milli, request.mib, request.limit)
-                wanted = Wish(share, request.policy, parse_priority("priority", request.priority))
-                self._waiting = self._keeper.take(
-                    self._process, tuple(request.command), wanted, self._say, wait=request.wait
-                )
-            case Resize():
-                self._say(Done(self._resize(request)))
-            case Ask():
-                self._say(self._reporter.state())
-
-    def _resize(self, request: Resize) -> str:
-        session = self._session(request.session)
-        old = session.wish.share
-        share = share_request(
-            old.count,
-            old.milli if request.milli is None else request.milli,
-            old.mib if request.mib is None else request.mib,
-            old.limit if request.limit is None else request.limit,
+        self._node = settings.node
+        self._allocations = AllocationStore(settings.ledger)
+        self._tenants = Tenants(arbiter)
+        self._gpus = GpuWatch(
+            nvml,
+            self._gpus_changed,
+            settings.reserved,
+            settings.share_policy,
+            unmeasured=driver.unmeasured,
         )
-        changed = self._keeper.resize(session, share)
-        return f"{session.id}: {describe_share(old)} -> {describe_share(changed.wish.share)}"
+        self._attachments = AttachmentStore(
+            settings.containers,
+            settings.cdi,
+            driver,
+            our_libraries(),
+            tenants=self._tenants,
+            gpus=lambda: self._gpus.gpus,
+        )
+        self._nvml = nvml
+        self._driver = driver
+        self._session_paths = ServicePaths(settings.commands)
+        self._sessions = NodeSessions(self._session_paths, self._make_session_service)
+        self._usage = UsageReader(
+            settings.node,
+            self._gpus,
+            self._attachments,
+            tenants=self._tenants,
+            sessions=self._sessions.status,
+            demands=self._demand_of_pods,
+        )
+        self._events = EventRecorder(api, names.AGENT_CONTROLLER, settings.node, time.monotonic)
+        self._audit = ContainerAudit(
+            self._events,
+            self._gpus,
+            self._attachments,
+            tenants=self._tenants,
+            elsewhere=self._sessions.is_session,
+            kill=settings.kill_outside,
+        )
+        self._audit_every = settings.audit_every
+        self._listen = settings.listen
+        self._pods = NodePods(api, settings.node, self._wake)
+        self._publisher = NodePublisher(
+            api,
+            settings.node,
+            driver=driver.version,
+            listen=settings.listen,
+            gpus=lambda: self._gpus.gpus,
+            evictions=lambda: self._refusals.evictions,
+            apply_settings=self._gpus.apply_settings,
+        )
+        self._unhealthy = UnhealthyGpuReporter(self._events, self._on_unhealthy_gpus, lambda: self._pods.known)
+        self._refusals = RefusalReporter(
+            self._events, time.monotonic, settings.evict_after, self._publisher.changed
+        )
+        self._reconciler = Reconciler(
+            settings,
+            self._allocations,
+            self._attachments,
+            pods=self._pods,
+            gpus=self._gpus,
+            refusals=self._refusals,
+            changed=self._offer_device_slots,
+            now=time.monotonic,
+        )
+        self._stranded = StrandedPods(
+            api,
+            self._events,
+            runtime=settings.runtime,
+            suspects=self._reconciler.suspects,
+            running=pods_running,
+            kubelet_answers=self._reconciler.kubelet_answers,
+            now=time.monotonic,
+        )
+        self._plugins = {
+            resource: DevicePlugin(settings.device_plugins, resource, self._allocate(resource))
+            for resource in (names.VGPU, names.WHOLE_GPU)
+        }
+        self._settled = False
+        self._offer_device_slots()
 
-    def _session(self, name: str) -> Session:
-        found = [session for session in self._keeper.sessions.values() if name and session.id.startswith(name)]
-        mine = [session for session in found if self._process.uid in (0, session.process.uid)]
-        if len(mine) != 1:
-            want = "the ID of a session of yours, or its unique beginning (see: milligpu ps)"
-            raise BadRequest("session", name, want)
-        return mine[0]
+    async def run(self) -> None:
+        """Run until cancelled.
+
+        Attaching starts when all pods are listed: before that, a pod that is not known may still exist.
+        """
+        self._sessions.recover()
+        self._reserve_for_sessions()
+        self._reconciler.recover()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._gpus.run())
+            tasks.create_task(self._gpus.measure(self._driver.measure))
+            tasks.create_task(self._pods.follow())
+            tasks.create_task(self._publisher.run())
+            tasks.create_task(self._events.run())
+            tasks.create_task(self._sample())
+            tasks.create_task(self._sessions.serve())
+            tasks.create_task(self._serve())
+            await self._pods.listed.wait()
+            tasks.create_task(self._reconciler.run())
+            tasks.create_task(self._refusals.run())
+            tasks.create_task(self._unhealthy.run())
+            tasks.create_task(self._run_audit())
+            tasks.create_task(self._stranded.run())
+
+    async def register(self) -> None:
+        """Register with the kubelet and answer it, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for plugin in self._plugins.values():
+                tasks.create_task(plugin.run())
+
+    async def finish_handover(self, before: Predecessor | None) -> None:
+        """Replace the previous agent's registrations, so that the kubelet always has one."""
+        for plugin in self._plugins.values():
+            await plugin.registered.wait()
+        if before is not None:
+            for plugin in self._plugins.values():
+                await plugin.disown()
+            await before.settled()
+        self._settled = True
+        if before is not None:
+            await before.gone()
+            await asyncio.sleep(_UNSEEN_S)
+            for plugin in self._plugins.values():
+                plugin.register_again()
+
+    def retire(self) -> None:
+        """Stop offering device slots, because a successor takes over."""
+        for plugin in self._plugins.values():
+            plugin.retire()
+
+    def _make_session_service(self) -> "SessionService":
+        from milligpu.agent.session_service import NodeGpuSource, make_service  # noqa: PLC0415 - brings numpy
+
+        source = NodeGpuSource(
+            self._nvml, self._driver, lambda: list(self._gpus.gpus.values()), self._demand_of_pods
+        )
+        return make_service(self._session_paths, source, self._tenants)
+
+    async def _sample(self) -> None:
+        while True:
+            self._tenants.sample(time.monotonic())
+            self._reserve_for_sessions()
+            await asyncio.sleep(_SAMPLE_S)
+
+    async def _run_audit(self) -> None:
+        while True:
+            await self._audit.look(self._pods.known)
+            await asyncio.sleep(self._audit_every)
+
+    async def _serve(self) -> None:
+        pages = agent_routes(
+            self._gpus.read,
+            self._families,
+            lambda: encode_status(self._usage.status(self._pods.known)),
+            self._ready,
+            lambda: self._gpus.alive,
+        )
+        host, _, port = self._listen.rpartition(":")
+        async with serving(pages, host, int(port)):
+            await asyncio.Event().wait()
+
+    def _families(self) -> Iterable[Metric]:
+        gpus = [replace(gpu, violations=self._audit.counts(gpu.uuid)) for gpu in self._usage.gpu_samples().values()]
+        return families(gpus, self._usage.share_samples(self._pods.known))
+
+    def _ready(self) -> bool:
+        registered = all(plugin.registered.is_set() for plugin in self._plugins.values())
+        return self._settled and registered and self._publisher.published.is_set()
+
+    def _allocate(self, resource: str) -> Allocate:
+        async def allocate(wanted: Sequence[str]) -> str:
+            name = await self._reconciler.allocate(resource, wanted)
+            self._offer_device_slots()
+            return name
+
+        return allocate
+
+    def _on_unhealthy_gpus(self) -> dict[tuple[str, str], str]:
+        return on_unhealthy_gpus(self._attachments.held.values(), self._gpus.gpus, self._pods.known)
+
+    def _wake(self) -> None:
+        self._reconciler.wake()
+
+    def _gpus_changed(self) -> None:
+        self._attachments.write_pages()
+        self._publisher.changed()
+        self._unhealthy.changed()
+        self._offer_device_slots()
+        self._wake()
+
+    def _offer_device_slots(self) -> None:
+        gpus, taken = list(self._gpus.gpus.values()), self._demand_of_pods()
+        capacities = {
+            names.VGPU: slots.share_capacity(gpus, taken) + self._resized(),
+            names.WHOLE_GPU: slots.whole_capacity(gpus, taken),
+        }
+        for resource, capacity in capacities.items():
+            used = {slot for each in self._allocations.entries if each.resource == resource for slot in each.slots}
+            self._plugins[resource].offer(slots.choose_device_slots(capacity, used))
+        self._sessions.rediscover()
+
+    def _reserve_for_sessions(self) -> None:
+        gpus = self._gpus.gpus
+        self._gpus.reserve_for_sessions(
+            {uuid: each.part_of(gpus[uuid]) for uuid, each in self._sessions.demands().items() if uuid in gpus}
+        )
+
+    def _resized(self) -> int:
+        """Return the slots that pods released by shrinking: the kubelet still counts their first request.
+
+        Slots of pods that grew are not subtracted. Grants decide what fits, and a kubelet that lacks slots rejects
+        a pod for good.
+        """
+        counted = {each.name: len(each.slots) for each in self._allocations.entries}
+        held_now = self._attachments.held.values()
+        return sum(
+            max(0, counted.get(each.name, 0) - sum(held.share.milli for held in each.shares))
+            for each in held_now
+            if each.grant.generation > 1
+        )
+
+    def _demand_of_pods(self) -> dict[str, GpuDemand]:
+        """Return what pods hold of each GPU, with attachments that a newer agent wrote."""
+        here = NodeGpus(self._node, self._gpus.gpus)
+        newer = [newer_attachment(name, gpus, here) for name, gpus in self._attachments.newer.items()]
+        return demand_by_gpu([*self._attachments.held.values(), *newer], here)

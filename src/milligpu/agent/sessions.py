@@ -1,98 +1,93 @@
-"""The sessions' folders: made whole or not at all, found again after a restart, gone when nobody uses them."""
+"""`milligpu run` on a cluster node: the same sessions as on any machine, within the part reserved for them.
 
-import secrets
-import shutil
-from pathlib import Path
+The agent serves them with its one arbiter. Pods and sessions together never over-commit a GPU: each side counts the
+other's part as taken, and what the other holds beyond its part, too.
+"""
 
-from milligpu.agent.record import Session, decode_session, encode_session
-from milligpu.agent.tenant import CUDA, NVML, Drivers, Tenant
-from milligpu.model.errors import BadFormat
-from milligpu.native import library
-from milligpu.wire.limits import LimitsPage
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-_RECORD, _TENANT = "session.json", "tenant"
-# A name that starts so is being made or taken away.
-_UNFINISHED = "."
+from milligpu.agent.pod_processes import pod_uid_of_process
+from milligpu.model.errors import Unavailable
+from milligpu.model.footprint import GpuDemand
+from milligpu.sessions.paths import ServicePaths, listen
+from milligpu.sessions.protocol import LINE_MAX
+from milligpu.wire.status import MachineStatus
+
+if TYPE_CHECKING:
+    from milligpu.sessions.service import SessionService
 
 
-class Sessions:
-    """All sessions of one agent, as they are on disk."""
+class NodeSessions:
+    """Serves commands on this node; the session service starts with the first command."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, paths: ServicePaths, make_service: "Callable[[], SessionService]") -> None:
+        """`make_service` is called with the first command, because the service needs numpy."""
+        self._paths = paths
+        self._make_service = make_service
+        self._lock = -1
+        self._service: SessionService | None = None
+        self._started = asyncio.Event()
 
-    def holds(self, maps: str, session: str) -> bool:
-        """Whether a process with these memory maps uses the session's pages."""
-        return f" {self.folder(session)}/" in maps or f" {self._unfinished(session)}/" in maps
+    def demands(self) -> dict[str, GpuDemand]:
+        """Return what sessions hold of each GPU."""
+        return {} if self._service is None else self._service.manager.demands()
 
-    def folder(self, session: str) -> Path:
-        """Where a session's files are."""
-        return self._folder / session
+    def status(self) -> MachineStatus | None:
+        """Describe the sessions; None before the first command."""
+        return None if self._service is None else self._service.status()
 
-    def tenant(self, session: str) -> Tenant:
-        """Its pages."""
-        return Tenant(self.folder(session) / _TENANT)
+    def is_session(self, pid: int) -> bool:
+        """Whether a process belongs to a session, which audits it.
 
-    def new_id(self) -> str:
-        """A short name that nobody has."""
-        while (self._folder / (name := secrets.token_hex(3))).exists():
-            pass
-        return name
-
-    def add(self, session: Session, page: LimitsPage | None, drivers: Drivers) -> None:
-        """Write a session down; it exists from the moment of the rename. Without a page it has whole GPUs."""
-        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        making = self._unfinished(session.id)
-        making.mkdir(mode=0o755)
-        try:
-            self._fill(making, session, page, drivers)
-            making.rename(self.folder(session.id))
-        except BaseException:
-            shutil.rmtree(making, ignore_errors=True)
-            raise
-
-    @staticmethod
-    def _fill(making: Path, session: Session, page: LimitsPage | None, drivers: Drivers) -> None:
-        (making / _RECORD).write_text(encode_session(session))
-        if page is not None:
-            Tenant.make(making / _TENANT, page, drivers, session.process.uid)
-            (making / CUDA).symlink_to(library(f"enforce/{CUDA}"))
-            (making / NVML).symlink_to(library(f"enforce/{NVML}"))
-
-    def change(self, session: Session) -> None:
-        """Write a changed session down, before its page is changed: after a crash the page follows the record."""
-        record = self.folder(session.id) / _RECORD
-        new = record.with_suffix(".new")
-        new.write_text(encode_session(session))
-        new.rename(record)
-
-    def close(self, session: str) -> None:
-        """Its command has gone: from the moment of the rename no process can open its pages any more."""
-        if self.folder(session).exists():
-            self.folder(session).rename(self._unfinished(session))
-
-    def remove(self, session: str) -> None:
-        """Nothing of it is left."""
-        shutil.rmtree(self._unfinished(session), ignore_errors=True)
-
-    def found(self) -> tuple[list[tuple[Session, bool]], list[str]]:
-        """Those written down, each with whether it is open, and the names of those whose record does not read.
-
-        What was being made when an agent died was never told to anybody, and is like what was being closed.
+        A pod's process does not, whatever its environment says.
         """
-        sessions: list[tuple[Session, bool]] = []
-        broken: list[str] = []
-        for entry in sorted(self._folder.iterdir()) if self._folder.exists() else ():
-            name = entry.name.removeprefix(_UNFINISHED)
-            try:
-                session = decode_session((entry / _RECORD).read_bytes())
-            except (BadFormat, OSError):
-                session = None
-            if session is not None and session.id == name:
-                sessions.append((session, entry.name == name))
-            else:
-                broken.append(name)
-        return sorted(sessions, key=lambda found: found[0].since), broken
+        return (
+            self._service is not None and pod_uid_of_process(pid) is None and self._service.is_session_process(pid)
+        )
 
-    def _unfinished(self, session: str) -> Path:
-        return self._folder / (_UNFINISHED + session)
+    def rediscover(self) -> None:
+        """Note that the GPUs, or what pods hold of them, changed."""
+        if self._service is not None:
+            self._service.manager.rediscover()
+
+    def recover(self) -> None:
+        """Take over the sessions of the agent before this one, and lock out every other session service."""
+        self._paths.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._paths.node.touch()
+        self._lock = os.open(self._paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(
+                f"another session service runs on this machine: {self._paths.folder}",
+                hint="stop `milligpu agent --local`: on a node the agent serves commands",
+            ) from None
+        if self._paths.sessions.exists() and any(self._paths.sessions.iterdir()):
+            self._start()
+
+    def _start(self) -> "SessionService":
+        if self._service is None:
+            self._service = self._make_service()
+            self._service.start()
+            self._started.set()
+        return self._service
+
+    async def serve(self) -> None:
+        """Serve until cancelled; after that a successor may recover."""
+        try:
+            listener = listen(self._paths.socket, 0o666)
+            server = await asyncio.start_unix_server(self._client, sock=listener, limit=LINE_MAX)
+            try:
+                await self._started.wait()
+                await self._start().monitor()
+            finally:
+                server.close()
+        finally:
+            os.close(self._lock)
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._start().serve(reader, writer)

@@ -1,100 +1,154 @@
-"""The list of commands: where each one is, what it does, and an example of it.
+"""The list of commands: module, summary and example of each.
 
-It stands apart from the commands so that `milligpu --help` imports none of them.
+It is apart from the commands so that `milligpu --help` imports none of them.
 """
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One command as help shows it."""
+class CommandHelp:
+    """What `milligpu --help` needs to know of a command."""
 
     module: str
-    """It has a click command named `command`."""
+    """Contains a click command named `command`."""
     summary: str
     example: str
+    extra: str = ""
+    """The extra of the package that it needs."""
 
 
-COMMANDS: dict[str, Entry] = {
-    "agent": Entry(
+COMMANDS: dict[str, CommandHelp] = {
+    "agent": CommandHelp(
         "milligpu.cli.agent",
-        "Run on a machine with GPUs: offer them to Kubernetes, or to all its users.",
+        "Run the node agent: share this machine's GPUs with pods, or with local users (--local).",
         "milligpu agent --node gpu-node-1",
+        "node",
     ),
-    "bench": Entry(
-        "milligpu.cli.bench",
-        "Measure how exactly shares are held, and what that costs.",
-        "milligpu bench enforce -o json",
+    "class": CommandHelp(
+        "milligpu.cli.gpu_class",
+        "List the GPU classes of the cluster and what is free in each.",
+        "milligpu class list",
     ),
-    "completion": Entry(
+    "completion": CommandHelp(
         "milligpu.cli.completion",
-        "Print the script that makes your shell complete our commands.",
+        "Print the shell completion script.",
         "milligpu completion bash > ~/.local/share/bash-completion/completions/milligpu",
     ),
-    "doctor": Entry(
+    "doctor": CommandHelp(
         "milligpu.cli.doctor",
-        "Look whether a node has all that the agent needs, and say how to mend it.",
+        "Check that a node is ready for the agent, or a cluster for milligpu, and suggest fixes.",
         "milligpu doctor --node gpu-node-1",
+        "node",
     ),
-    "gpu": Entry(
+    "gpu": CommandHelp(
         "milligpu.cli.gpu",
-        "List this machine's GPUs: memory, utilisation, temperature, health.",
+        "List this machine's GPUs, or cordon single GPUs of the cluster.",
         "milligpu softgpu exec --model A100-40GBx2,T4x2 -- milligpu gpu list",
+        "node",
     ),
-    "explain": Entry(
+    "explain": CommandHelp(
         "milligpu.cli.explain",
-        "Say why a pod waits for a GPU and what would help, or which GPU it has.",
+        "Explain why a pod waits for a GPU, or show which GPUs it has.",
         "kubectl milligpu explain my-pod -n team-a",
     ),
-    "free": Entry(
+    "free": CommandHelp(
         "milligpu.cli.free",
-        "Show the largest share that can be had now, per model.",
+        "Show the largest share available now, per GPU model.",
         "milligpu free",
     ),
-    "place": Entry(
+    "manifests": CommandHelp(
+        "milligpu.cli.manifests",
+        "Print the objects that the Helm chart installs, for people without Helm.",
+        "milligpu manifests --set softgpu.enabled=true --kube-version 1.36.0",
+    ),
+    "measure": CommandHelp(
+        "milligpu.cli.measure",
+        "Measure how exactly shares are enforced, and what that costs.",
+        "milligpu measure enforce -o json",
+    ),
+    "migrate": CommandHelp(
+        "milligpu.cli.migrate",
+        "Show how to move a running cluster from HAMi or NVIDIA's device plugin; changes nothing.",
+        "milligpu migrate --from hami",
+    ),
+    "place": CommandHelp(
         "milligpu.cli.place",
         "Show which GPUs pods would get on a cluster, or why they would wait.",
         "milligpu place -f examples/shares.yaml --nodes examples/nodes.yaml",
     ),
-    "ps": Entry(
+    "pool": CommandHelp(
+        "milligpu.cli.pool",
+        "Make pools of GPU servers and tokens for them, or list their GPUs.",
+        "milligpu pool token create alice --server gpu-1:7070 -o alice.json",
+        "server",
+    ),
+    "ps": CommandHelp(
         "milligpu.cli.ps",
-        "List who holds a share of a GPU of this machine or the cluster, and who waits.",
+        "List the sessions or pods that hold a share of a GPU or wait for one.",
         "milligpu ps -o wide",
     ),
-    "resize": Entry(
+    "resize": CommandHelp(
         "milligpu.cli.resize",
-        "Change the share of a running command or pod.",
+        "Change the share of a running session or pod.",
         "kubectl milligpu resize pod/my-pod -p 0.3 -m 2Gi",
     ),
-    "run": Entry(
+    "run": CommandHelp(
         "milligpu.cli.run",
-        "Run a command with a share of a GPU of this machine.",
+        "Run a command with a share of one of this machine's GPUs.",
         "milligpu run -p 0.5 -- python examples/train.py",
     ),
-    "scheduler": Entry(
+    "scheduler": CommandHelp(
         "milligpu.cli.scheduler",
-        "Serve kube-scheduler, and write what a cluster needs for it.",
+        "Run the scheduler service, or print the configuration of kube-scheduler.",
         "milligpu scheduler serve --kubeconfig ~/.kube/config",
+        "scheduler",
     ),
-    "simulate": Entry(
+    "server": CommandHelp(
+        "milligpu.cli.server",
+        "Serve this machine's GPUs to programs on other machines.",
+        "milligpu server --listen 0.0.0.0:7070",
+        "server",
+    ),
+    "simulate": CommandHelp(
         "milligpu.cli.simulate",
-        "Replay pods on a cluster and compare how much of its GPUs each policy allocates.",
-        "milligpu simulate --generate 200 --policy packing --policy best-fit --plot out/allocation.svg",
+        "Replay a workload and compare how many GPUs each strategy allocates.",
+        "milligpu simulate --generate 200 --strategy packing --strategy best-fit",
     ),
-    "softgpu": Entry(
+    "softgpu": CommandHelp(
         "milligpu.cli.softgpu",
-        "Run CUDA programs on GPUs in software, without a GPU.",
+        "Run CUDA programs on software GPUs, on machines without a GPU.",
         "milligpu softgpu exec --memory 4Gi -- python examples/train.py",
+        "softgpu",
     ),
-    "top": Entry(
+    "support-bundle": CommandHelp(
+        "milligpu.cli.support_bundle",
+        "Write an archive with logs, objects, checks and status of a cluster, redacted.",
+        "milligpu support-bundle milligpu-support.tar.gz",
+    ),
+    "top": CommandHelp(
         "milligpu.cli.top",
-        "Show the GPUs of this machine or the cluster, and measured use against each share.",
+        "Show GPUs and shares with their measured use, continuously.",
         "milligpu top --once -o wide",
     ),
-    "translate": Entry(
+    "translate": CommandHelp(
         "milligpu.cli.translate",
-        "Show what manifests of any dialect ask for here.",
+        "Show how milligpu reads GPU requests written for other systems.",
         "milligpu translate -f examples/dialects/hami.yaml",
     ),
+    "uninstall": CommandHelp(
+        "milligpu.cli.uninstall",
+        "Remove what milligpu leaves on nodes and in the cluster; `helm uninstall` runs it.",
+        "milligpu uninstall cluster -n milligpu",
+        "node",
+    ),
+    "verify": CommandHelp(
+        "milligpu.cli.verify",
+        "Check on this machine's GPU that milligpu does what it promises.",
+        "milligpu verify --html report.html",
+        "node",
+    ),
 }
+
+FORMER_NAMES = {"bench": "measure"}
+"""Names from version 0.1 that still work, with a warning, and that no help lists."""

@@ -1,4 +1,4 @@
-"""`milligpu completion`: the shell's side of completing our commands."""
+"""`milligpu completion`: the completion script of a shell."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -11,9 +11,9 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print the script that makes SHELL complete our commands and options."""
+    """Print the script with which a shell completes the commands and options of milligpu."""
     kind = get_completion_class(shell)
     if kind is None:
-        raise Unavailable(f"click knows no completion for {shell}")
+        raise Unavailable(f"this version of click does not support completion for {shell}")
     root = click.get_current_context().find_root().command
     click.echo(kind(root, {}, "milligpu", "_MILLIGPU_COMPLETE").source())

@@ -1,48 +1,49 @@
-"""`milligpu doctor`: whether a node has all that the agent needs."""
+"""`milligpu doctor`: check that a node is ready for the agent."""
 
 import asyncio
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from milligpu.agent.settings import AgentSettings
 from milligpu.cli.agent import node_options
-from milligpu.cli.output import Format, format_option, show_data, show_table
-from milligpu.node.settings import Settings
+from milligpu.cli.check_table import CHECK_COLORS, check_rows
+from milligpu.cli.exit_codes import ExitCode
+from milligpu.cli.output import OutputFormat, format_option, show_data, show_table
 
-if TYPE_CHECKING:
-    from milligpu.node.doctor.finding import Finding
-
-_PASS, _FAIL = "pass", "FAIL"
+_FIELDS = ("group", "name", "level", "result", "message", "fix")
 
 
 @click.command()
-@node_options
+@click.option("--cluster", is_flag=True, help="Check a cluster before milligpu is installed, instead of this node.")
 @click.option(
-    "--runtime-socket",
-    type=click.Path(path_type=Path),
-    default=Path("/run/containerd/containerd.sock"),
+    "-n",
+    "--namespace",
+    default="milligpu",
     show_default=True,
-    help="Of the container runtime.",
+    metavar="NAME",
+    help="Namespace in which milligpu will be installed; with --cluster.",
 )
-@format_option(Format.TABLE, Format.JSON, Format.YAML)
-def command(settings: Settings, runtime_socket: Path, output: Format) -> int:
-    """Look at this node: driver, CDI, container runtime, kubelet, rights, other GPU plugins, the agent.
+@node_options
+@format_option(OutputFormat.TABLE, OutputFormat.JSON, OutputFormat.YAML)
+def command(*, cluster: bool, namespace: str, settings: AgentSettings, output: OutputFormat) -> int:
+    """Check that this node is ready for the agent, with the same options as the agent.
 
-    Each line passes, or says how to mend it. Give it the options that the agent has. Exit code 1 when one fails.
+    Checks the driver, CDI, the container runtime, the kubelet, permissions in the cluster, other GPU plugins and
+    the agent. With --cluster, looks at a cluster before an installation: versions, permissions, pod security,
+    container runtimes, and which plugins offer GPUs now.
+
+    Each failed check suggests a fix. The exit code is 1 if a check fails; warnings do not count.
     """
-    from milligpu.node.doctor.visit import visit
+    if cluster:
+        from milligpu.checks.before_install import check_cluster
 
-    found = asyncio.run(visit(settings, runtime_socket))
-    if output is Format.TABLE:
-        rows = [row for each in found for row in _rows(each)]
-        show_table(["", "CHECK", "FOUND"], rows, colours={_PASS: "green", _FAIL: "bold red"})
+        results = asyncio.run(check_cluster(settings.kubeconfig, namespace))
     else:
-        show_data([asdict(each) for each in found], output)
-    return 0 if all(each.passed for each in found) else 1
+        from milligpu.checks.doctor import run_node_checks
 
-
-def _rows(found: "Finding") -> list[list[str]]:
-    lines = [[_PASS if found.passed else _FAIL, found.what, found.detail]]
-    return lines if found.passed else [*lines, ["", "", f"→ {found.fix}"]]
+        results = asyncio.run(run_node_checks(settings))
+    if output is OutputFormat.TABLE:
+        show_table(["GROUP", "CHECK", "RESULT", "MESSAGE"], check_rows(results), colors=CHECK_COLORS)
+    else:
+        show_data([{field: str(getattr(each, field)) for field in _FIELDS} for each in results], output)
+    return ExitCode.CHECK_FAILED if any(each.is_error for each in results) else ExitCode.OK

@@ -1,7 +1,4 @@
-"""The entry point: `milligpu`, also reached as `kubectl milligpu`.
-
-Exit codes: 0 done, 2 wrong usage or input, 75 no capacity now, 125 something we stand on failed, 130 interrupted.
-"""
+"""The entry point: `milligpu`, also called as `kubectl milligpu`."""
 
 import importlib
 import os
@@ -10,23 +7,19 @@ import sys
 import click
 
 from milligpu import __version__
-from milligpu.cli.commands import COMMANDS
+from milligpu.cli.commands import COMMANDS, FORMER_NAMES
+from milligpu.cli.exit_codes import MEANINGS, ExitCode
+from milligpu.cli.output import CommandRefused, warn_renamed
 from milligpu.model.errors import BadFormat, BadRequest, MilligpuError, NoCapacity
 
-USAGE, NO_CAPACITY, PLATFORM = 2, 75, 125
-INTERRUPTED = 128 + 2
-BROKEN_PIPE = 128 + 13
 
-
-class Commands(click.Group):
-    """A group that knows its commands by name and imports one only to run it."""
+class LazyGroup(click.Group):
+    """A group that lists its commands without importing them, and imports one to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """All names."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -38,18 +31,24 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which names come near."""
+        """Find the command, also by its former name, or suggest similar names."""
+        if args and args[0] in FORMER_NAMES:
+            old, *rest = args
+            warn_renamed(f"milligpu {old}", f"milligpu {FORMER_NAMES[old]}")
+            args = [FORMER_NAMES[old], *rest]
         if args and args[0] not in COMMANDS:
             raise click.NoSuchCommand(args[0], possibilities=_near(args[0]), ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each with its summary and an example, without importing any."""
+        """List each command with its summary and an example, and the exit codes."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
         with formatter.section("Examples"):
             for name in self.list_commands(ctx):
                 formatter.write(f"  {COMMANDS[name].example}\n")
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), meaning) for code, meaning in MEANINGS.items()])
 
 
 def _near(name: str) -> list[str]:
@@ -59,23 +58,23 @@ def _near(name: str) -> list[str]:
 
 
 @click.command(
-    cls=Commands,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Documentation: docs/ in the source. Every command has --help.",
+    epilog="Every command has --help. The documentation is in docs/ of the source.",
 )
 @click.version_option(__version__, prog_name="milligpu", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, envvar="MILLIGPU_DEBUG", help="Show tracebacks of errors.")
+@click.option("--debug", is_flag=True, envvar="MILLIGPU_DEBUG", help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
-    """GPUs on Kubernetes, shared like CPUs: 1000 milligpu are one GPU."""
+    """Share GPUs on Kubernetes like CPUs: 1000 milligpu are one GPU."""
 
 
 def main() -> None:
-    """Run the command line and turn whatever happens into an exit code and at most two lines."""
+    """Run the command line; an error becomes an exit code, one line and perhaps a hint on stderr."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(args: list[str]) -> int:
-    """As `main`, with the arguments given and the exit code returned."""
+    """Run these arguments and return the exit code."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     program = "kubectl milligpu" if name.startswith("kubectl-") else "milligpu"
     debug = "--debug" in args[: _own_options(args)] or bool(os.environ.get("MILLIGPU_DEBUG"))
@@ -83,48 +82,73 @@ def run(args: list[str]) -> int:
         result = cli.main(args, prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (head, a pager) has enough. Nothing more may be written, not even by Python's own exit.
+        # The reader (head, a pager) has closed the pipe. Python must not flush to it when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as no_arguments:
+        click.echo(no_arguments.message)
+        return ExitCode.OK
     except Exception as error:
         if debug:
             raise
-        return _explain(program, error)
+        return explain_error(program, _missing(args, error) or error)
     return result if isinstance(result, int) else 0
 
 
 def _own_options(args: list[str]) -> int:
-    """How many leading arguments are ours and not a subcommand's (or a child's)."""
+    """How many arguments come before the command's name."""
     return next((at for at, arg in enumerate(args) if not arg.startswith("-")), len(args))
 
 
-def _explain(program: str, error: Exception) -> int:
+def _missing(args: list[str], error: Exception) -> MilligpuError | None:
+    """The error that says what to install, for a module of an extra that is not installed."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    from milligpu.cli.extras import missing_extra
+
+    entry = COMMANDS.get(next(iter(args[_own_options(args) :]), ""))
+    return missing_extra(error, entry.extra if entry else "")
+
+
+def explain_error(program: str, error: Exception) -> int:
+    """Print an error as one line and perhaps a hint, and return its exit code."""
     match error:
+        case click.NoSuchOption():
+            where = error.ctx.command_path if error.ctx else program
+            _say(f"no such option: {error.option_name}", f"{_meant(error)}see: {where} --help")
+            return ExitCode.BAD_INPUT
         case click.UsageError():
             where = error.ctx.command_path if error.ctx else program
             _say(error.format_message(), f"see: {where} --help")
-            return USAGE
+            return ExitCode.BAD_INPUT
         case click.ClickException():
-            _say(error.format_message())
-            return USAGE
+            _say(error.format_message(), error.hint if isinstance(error, CommandRefused) else "")
+            return ExitCode.BAD_INPUT
         case BadRequest() | BadFormat():
             _say(error.message, error.hint)
-            return USAGE
+            return ExitCode.BAD_INPUT
         case NoCapacity():
             _say(error.message, error.hint)
-            return NO_CAPACITY
+            return ExitCode.NO_CAPACITY
         case MilligpuError():
             _say(error.message, error.hint)
-            return PLATFORM
+            return ExitCode.UNAVAILABLE
         case _:
-            _say(f"{type(error).__name__}: {error}", f"this is a bug; run it again as: {program} --debug …")
-            return PLATFORM
+            _say(f"{type(error).__name__}: {error}", f"this is a bug; to see where, run: {program} --debug …")
+            return ExitCode.UNAVAILABLE
+
+
+def _meant(error: click.NoSuchOption) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.75)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _say(message: str, hint: str = "") -> None:
-    """One line of what is wrong, and where it helps one of what to do."""
+    """Print the error as one line, and the hint as another."""
     click.echo(f"error: {' '.join(message.split())}", err=True)
     if hint:
         click.echo(f"hint: {hint}", err=True)

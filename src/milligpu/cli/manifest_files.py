@@ -1,18 +1,35 @@
-"""Reading files that people wrote: manifests as YAML or JSON, with errors that name the file and the line."""
+"""The option `-f`, and reading manifests from YAML or JSON, with errors that name the file and the document."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+import click
 
 from milligpu.model.errors import BadFormat, BadRequest
 
-# Larger than any real manifest; a wrong file name should not fill the memory.
+# Larger than any real manifest; a wrong file name must not fill the memory.
 FILE_MAX = 64 * 1024 * 1024
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-def manifests(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each Kubernetes object of a file (`-` is standard input) with where it was found; Lists are opened."""
+
+def filename_option(what: str) -> Callable[[_F], _F]:
+    """Add `-f`, which kubectl has too; the command gets the names as `files`."""
+    return click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        required=True,
+        metavar="FILE",
+        help=f"{what}, or - for stdin; can be repeated.",
+    )
+
+
+def read_manifests(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each Kubernetes object of a file (`-` is stdin), also from inside a List, with its position."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -27,17 +44,17 @@ def manifests(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _objects(where: str, document: object) -> Iterator[tuple[str, dict[str, Any]]]:
     if not isinstance(document, dict):
-        raise BadFormat(where, "want a Kubernetes object, a mapping with kind and metadata")
+        raise BadFormat(where, "must be a Kubernetes object: a mapping with kind and metadata")
     found = cast("dict[str, Any]", document)
     kind = found.get("kind")
     if not isinstance(kind, str):
-        raise BadFormat(where, f"kind={kind!r}: want the kind of a Kubernetes object")
+        raise BadRequest(f"{where}: kind", kind, "the kind of a Kubernetes object")
     if not kind.endswith("List"):
         yield where, found
         return
     items = found.get("items")
     if not isinstance(items, list):
-        raise BadFormat(where, f"items={items!r}: want a list")
+        raise BadRequest(f"{where}: items", items, "a list")
     for number, item in enumerate(cast("list[object]", items), 1):
         yield from _objects(f"{where} item {number}", item)
 
@@ -46,10 +63,10 @@ def _text(name: str) -> str:
     try:
         data = sys.stdin.buffer.read(FILE_MAX + 1) if name == "-" else _bytes(Path(name))
         if len(data) > FILE_MAX:
-            raise BadFormat(name, f"want at most {FILE_MAX // 1024**2} MiB")
+            raise BadFormat(name, f"too large: must be at most {FILE_MAX // 1024**2} MiB")
         return data.decode()
     except OSError as error:
-        raise BadRequest("file", name, f"a file that can be read ({error.strerror})") from None
+        raise BadRequest("file", name, f"a readable file ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise BadFormat(name, f"not UTF-8 at byte {error.start}") from None
 

@@ -1,38 +1,49 @@
-"""`milligpu bench`: measurements on a software GPU in modelled time."""
+"""`milligpu measure`: measurements on a software GPU in modeled time."""
 
 from dataclasses import asdict
 
 import click
 
-from milligpu.cli.output import Format, format_option, show_data, show_table
+from milligpu.cli.output import OutputFormat, format_option, show_data, show_table
 from milligpu.model.errors import BadRequest
 
 
 @click.group()
 def command() -> None:
-    """Measure on this machine; nothing else should run meanwhile."""
+    """Measure how exactly shares are enforced, and what that costs, on a software GPU of this machine."""
 
 
 @command.command()
-@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
-@format_option(Format.TABLE, Format.JSON, Format.YAML)
-def enforce(names: tuple[str, ...], output: Format) -> None:
-    """How exactly shares are held, and what that costs: real programs on a software GPU in modelled time."""
-    from milligpu.bench.enforce import LATE_MAX, cases, measure
-    from milligpu.bench.stage import come_first, stage
+@click.option(
+    "--case", "names", multiple=True, metavar="NAME", help="Measure only this case; can be repeated (default: all)."
+)
+@format_option(OutputFormat.TABLE, OutputFormat.JSON, OutputFormat.YAML)
+def enforce(names: tuple[str, ...], output: OutputFormat) -> None:
+    """Measure how exactly shares are enforced, and what that costs.
+
+    Real programs run on a software GPU in modeled time. Nothing else should run on the machine meanwhile.
+    """
+    from milligpu.measure.enforce import LATE_MAX, cases, measure
+    from milligpu.measure.testbed import open_testbed, raise_priority
 
     known = cases()
     for name in names:
         if name not in known:
             raise BadRequest("--case", name, f"one of {', '.join(known)}")
-    if not come_first():
-        click.echo("no real-time priority (CAP_SYS_NICE): what else runs here shows in the figures", err=True)
-    with stage() as scene:
-        results = list(measure(scene, names or known, lambda text: click.echo(f"{text} …", err=True)))
+    if not raise_priority():
+        click.echo(
+            "warning: no real-time priority (CAP_SYS_NICE): other programs on this machine affect the figures",
+            err=True,
+        )
+    with open_testbed() as testbed:
+        results = list(measure(testbed, names or known, lambda text: click.echo(f"{text} …", err=True)))
     late = [result.case for result in results if result.late_launches > LATE_MAX]
     if late:
-        click.echo(f"this machine was too slow for the modelled card, not exact: {', '.join(late)}", err=True)
-    if output is not Format.TABLE:
+        click.echo(
+            f"warning: not exact, because this machine was too slow for the modeled GPU: {', '.join(late)}",
+            err=True,
+        )
+    if output is not OutputFormat.TABLE:
         show_data([asdict(result) for result in results], output)
         return
     columns = [

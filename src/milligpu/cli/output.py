@@ -1,6 +1,7 @@
-"""How results are shown: a table for people, JSON and YAML for programs, names for pipes. Data goes to stdout."""
+"""Printing results: a table for people, JSON and YAML for programs, names for pipes; always to stdout."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,8 +11,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Format(StrEnum):
-    """What `-o` takes."""
+@dataclass(frozen=True, slots=True)
+class TableData:
+    """A table ready to be shown."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[str] = ()
+
+
+class OutputFormat(StrEnum):
+    """The values of `-o`."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -20,11 +30,19 @@ class Format(StrEnum):
     NAME = "name"
 
 
+class CommandRefused(click.ClickException):
+    """The command makes no sense in the present state; exit code 2, as for bad input."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def format_option(*formats: Format) -> Callable[[_F], _F]:
-    """The `-o` of a command that offers these formats, the first by default."""
+def format_option(*formats: OutputFormat) -> Callable[[_F], _F]:
+    """Add `-o` with these formats; the first is the default."""
     return click.option(
         "-o",
         "--output",
@@ -33,17 +51,22 @@ def format_option(*formats: Format) -> Callable[[_F], _F]:
         default=str(formats[0]),
         show_default=True,
         callback=_read_format,
-        help="How to show the result.",
+        help="Output format.",
     )
 
 
-def _read_format(_ctx: click.Context, _param: click.Parameter, value: str) -> Format:
-    return Format(value)
+def _read_format(_ctx: click.Context, _param: click.Parameter, value: str) -> OutputFormat:
+    return OutputFormat(value)
 
 
-def show_data(data: object, output: Format) -> None:
+def warn_renamed(old: str, new: str) -> None:
+    """Say on stderr that a former spelling was used; it works for one release."""
+    click.echo(f"warning: {old} is deprecated: use {new}", err=True)
+
+
+def show_data(data: object, output: OutputFormat) -> None:
     """Print JSON or YAML."""
-    if output is Format.YAML:
+    if output is OutputFormat.YAML:
         import yaml
 
         click.echo(yaml.safe_dump(data, sort_keys=False), nl=False)
@@ -58,18 +81,18 @@ def show_table(
     rows: Sequence[Sequence[str]],
     *,
     right: Sequence[str] = (),
-    colours: Mapping[str, str] | None = None,
+    colors: Mapping[str, str] | None = None,
 ) -> None:
-    """Print a table; the columns named in `right` hold numbers and align right, `colours` are of whole cells.
+    """Print a table; columns in `right` are right-aligned, `colors` gives the style of cells by their text.
 
-    On a terminal it has colour and fits the width; in a pipe it is plain, and no cell is cut.
+    On a terminal the table is colored and fits the width; in a pipe it is plain and no cell is cut.
     """
     from rich.console import Console
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(200, console.width), no_color=True)
-    console.print(make_table(columns, rows, right=right, colours=colours))
+    console.print(make_table(columns, rows, right=right, colors=colors))
 
 
 def make_table(
@@ -77,9 +100,9 @@ def make_table(
     rows: Sequence[Sequence[str]],
     *,
     right: Sequence[str] = (),
-    colours: Mapping[str, str] | None = None,
+    colors: Mapping[str, str] | None = None,
 ) -> "Table":
-    """The same table, for a screen that is drawn again and again."""
+    """Make the table that `show_table` prints, for a live display."""
     from rich.table import Table
     from rich.text import Text
 
@@ -87,5 +110,5 @@ def make_table(
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell, (colours or {}).get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell, (colors or {}).get(cell, "")) for cell in row))
     return table

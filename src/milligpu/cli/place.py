@@ -1,40 +1,43 @@
-"""`milligpu place`: where pods would go on a cluster, decided by the code that decides it there."""
+"""`milligpu place`: which GPUs pods would get, decided by the scheduler's own placement code."""
 
 from typing import Any
 
 import click
 
 from milligpu import dialects
-from milligpu.cli.files import manifests
-from milligpu.cli.output import Format, format_option, show_data, show_table
+from milligpu.cli.manifest_files import filename_option, read_manifests
+from milligpu.cli.output import OutputFormat, format_option, show_data, show_table
 from milligpu.dialects import pod as pods
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import Node
-from milligpu.model.grant import GpuShare, Grant, NoFit
-from milligpu.model.request import PodRequest
+from milligpu.model.grant import Grant, NoFit
+from milligpu.model.request import PodRequest, Share
 from milligpu.model.units import show_mib, show_milli
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Holding, Snapshot
-from milligpu.wire.inventory import decode_inventory
+from milligpu.wire.driver import gpus_of_node
 
-# As wide as a short word; each block is an eighth of a GPU.
+# Characters; each stands for an eighth of a GPU.
 _BAR_WIDTH = 8
 
 
 @click.command()
-@click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help="Pods; - is stdin.")
+@filename_option("Manifest with pods")
 @click.option(
-    "--nodes", required=True, metavar="FILE", help="Nodes with their inventory, as `kubectl get nodes -o yaml` has."
+    "--nodes",
+    required=True,
+    metavar="FILE",
+    help="File with nodes and their inventory, as printed by `kubectl get nodes -o yaml`.",
 )
-@format_option(Format.TABLE, Format.JSON, Format.YAML)
-def command(files: tuple[str, ...], nodes: str, output: Format) -> None:
+@format_option(OutputFormat.TABLE, OutputFormat.JSON, OutputFormat.YAML)
+def command(files: tuple[str, ...], nodes: str, output: OutputFormat) -> None:
     """Show which GPUs pods would get on a cluster, or why they would wait.
 
-    Pods are placed in the order they are written, each beside those before it. Nothing is changed anywhere.
+    Pods are placed in the order of the files, each next to the pods before it. The cluster is not changed.
     """
-    fleet = [_node(where, found) for where, found in manifests(nodes)]
-    requests = [_pod(where, found) for name in files for where, found in manifests(name)]
+    fleet = [_node(where, found) for where, found in read_manifests(nodes)]
+    requests = [_pod(where, found) for name in files for where, found in read_manifests(name)]
     placer = Placer(Snapshot.of(fleet))
     answers: list[tuple[PodRequest, Grant | NoFit]] = []
     held: list[Holding] = []
@@ -44,19 +47,18 @@ def command(files: tuple[str, ...], nodes: str, output: Format) -> None:
         if isinstance(answer, Grant):
             held.append(placer.commit(request, answer))
         answers.append((request, answer))
-    if output is Format.TABLE:
-        _tables(answers, _cards(fleet, held))
+    if output is OutputFormat.TABLE:
+        _tables(answers, _gpu_rows(fleet, held))
     else:
         show_data([_data(request, answer) for request, answer in answers], output)
 
 
 def _node(where: str, found: dict[str, Any]) -> Node:
     if found["kind"] != "Node":
-        raise BadFormat(where, f"kind={found['kind']}: want Node")
+        raise BadRequest(f"{where}: kind", found["kind"], "Node")
     metadata = pods.section(found, "metadata")
-    text = pods.annotations(found).get(names.INVENTORY)
     try:
-        gpus = decode_inventory(text) if text is not None else ()
+        gpus = gpus_of_node(pods.annotations(found))
     except BadFormat as error:
         raise BadFormat(f"{where}: {error.document}", error.problem, hint=error.hint) from None
     return Node(str(metadata.get("name")), gpus)
@@ -64,17 +66,17 @@ def _node(where: str, found: dict[str, Any]) -> Node:
 
 def _pod(where: str, found: dict[str, Any]) -> PodRequest:
     if found["kind"] != "Pod":
-        raise BadFormat(where, f"kind={found['kind']}: want Pod")
+        raise BadRequest(f"{where}: kind", found["kind"], "Pod")
     try:
-        request = dialects.read(found)
+        request = dialects.read_pod(found)
     except BadRequest as error:
         raise error.inside(where) from None
     if not request.wants_gpu:
-        raise BadFormat(where, f"pod {request.pod} asks for no GPU", hint=f"add limits: {{{names.VGPU}: 500}}")
+        raise BadFormat(where, f"pod {request.pod} requests no GPU", hint=f"add limits: {{{names.VGPU}: 500}}")
     return request
 
 
-def _tables(answers: list[tuple[PodRequest, Grant | NoFit]], cards: list[list[str]]) -> None:
+def _tables(answers: list[tuple[PodRequest, Grant | NoFit]], gpus: list[list[str]]) -> None:
     rows: list[list[str]] = []
     waiting: list[tuple[str, str]] = []
     for request, answer in answers:
@@ -82,28 +84,31 @@ def _tables(answers: list[tuple[PodRequest, Grant | NoFit]], cards: list[list[st
             waiting.append((request.pod.name, answer.summary()))
             continue
         for container, shares in answer.containers.items():
-            rows += [[request.pod.name, container, answer.node, share.gpu, *_amounts(share)] for share in shares]
+            rows += [[request.pod.name, container, answer.node, each.gpu, *_amounts(each.share)] for each in shares]
     if rows:
         show_table(["POD", "CONTAINER", "NODE", "GPU", "SHARE", "MEMORY"], rows, right=["SHARE", "MEMORY"])
         click.echo()
-    columns = ["NODE", "GPU", "MODEL", "USED", "", "FREE", "FREE MEMORY"]
-    show_table(columns, cards, right=["", "FREE", "FREE MEMORY"])
+    columns = ["NODE", "GPU", "MODEL", "USED", "USED %", "FREE", "FREE MEMORY"]
+    show_table(columns, gpus, right=["USED %", "FREE", "FREE MEMORY"])
     if waiting:
         click.echo()
-        show_table(["WAITING", "WHY"], waiting)
+        show_table(["WAITING POD", "REASON"], waiting)
 
 
-def _amounts(share: GpuShare) -> tuple[str, str]:
+def _amounts(share: Share) -> tuple[str, str]:
     return ("whole", "all") if share.whole else (show_milli(share.milli), show_mib(share.mib))
 
 
-def _cards(fleet: list[Node], held: list[Holding]) -> list[list[str]]:
-    """A row for each card, with what of it the placed pods take."""
+def _gpu_rows(fleet: list[Node], held: list[Holding]) -> list[list[str]]:
+    """A row for each GPU, with the part that the placed pods take."""
     rows: list[list[str]] = []
     for node in fleet:
         for gpu in node.gpus:
             taken = [
-                demand for each in held for uuid, demand in each.cards if (each.node, uuid) == (node.name, gpu.uuid)
+                demand
+                for each in held
+                for uuid, demand in each.demands
+                if (each.node, uuid) == (node.name, gpu.uuid)
             ]
             whole = any(demand.whole for demand in taken)
             milli = gpu.milli if whole else gpu.reserved + sum(demand.milli for demand in taken)
@@ -127,10 +132,10 @@ def _data(request: PodRequest, answer: Grant | NoFit) -> dict[str, Any]:
         return {**pod, "placed": False, "reason": answer.summary(), "hopeless": answer.hopeless}
     shares = {
         container: [
-            {"gpu": share.gpu, "whole": True}
-            if share.whole
-            else {"gpu": share.gpu, "milli": share.milli, "limit": share.limit, "mib": share.mib}
-            for share in parts
+            {"gpu": each.gpu, "whole": True}
+            if each.share.whole
+            else {"gpu": each.gpu, "milli": each.share.milli, "limit": each.share.limit, "mib": each.share.mib}
+            for each in parts
         ]
         for container, parts in answer.containers.items()
     }

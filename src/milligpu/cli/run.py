@@ -1,40 +1,65 @@
-"""`milligpu run`: a command with a share of one of this machine's GPUs."""
+"""`milligpu run`: run a command with a share of one of this machine's GPUs, or of a GPU server's (`--remote`)."""
 
 import os
 import time
+from pathlib import Path
 
 import click
 
-from milligpu.agent.client import Client
-from milligpu.agent.environment import session_environment
-from milligpu.agent.protocol import Granted, Take
-from milligpu.agent.wish import Wish, describe_share, share_request
-from milligpu.cli.become import become
-from milligpu.cli.shares import share_options
-from milligpu.model.errors import NoCapacity, Unavailable
-from milligpu.model.qos import PRIORITY_MAX, PRIORITY_MIN, Policy
+from milligpu.cli.output import warn_renamed
+from milligpu.cli.remote_options import pool_access, remote_options
+from milligpu.cli.replace_process import replace_process
+from milligpu.cli.share_options import share_options
+from milligpu.model.errors import BadRequest, NoCapacity, Unavailable
+from milligpu.model.policy import PRIORITY_MAX, PRIORITY_MIN, SharePolicy
+from milligpu.model.request import describe_share
 from milligpu.model.units import GPUS_MAX, WHOLE, Mib, Milli
+from milligpu.sessions.client import SessionClient
+from milligpu.sessions.environment import session_environment
+from milligpu.sessions.protocol import RequestShare, ShareGranted
+from milligpu.sessions.request import SessionRequest, session_share
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-n", "--count", type=click.IntRange(1, GPUS_MAX), default=1, show_default=True, help="So many GPUs, each so."
+    "--gpus",
+    "count",
+    type=click.IntRange(1, GPUS_MAX),
+    default=1,
+    show_default=True,
+    metavar="COUNT",
+    help="Number of GPUs; the requested share applies to each.",
 )
+@click.option("-n", "--count", "former_count", type=click.IntRange(1, GPUS_MAX), hidden=True)
 @share_options
-@click.option("--policy", type=click.Choice([str(each) for each in Policy]), help="How the GPU's time is divided.")
+@click.option(
+    "--policy",
+    type=click.Choice([str(each) for each in SharePolicy]),
+    help="best-effort: all idle time, or up to --limit; fixed: the share and no more, the default without --limit; "
+    "equal: an equal part of a GPU that is divided so.",
+)
 @click.option(
     "--priority",
     type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX),
     default=PRIORITY_MIN,
     show_default=True,
-    help="A higher one goes first.",
+    metavar="NUMBER",
+    help="GPU priority; higher runs first, in the queue and on the GPU.",
 )
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer than this (exit 75).")
-@click.option("--no-wait", is_flag=True, help="Do not wait at all (exit 75).")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Give up after this many seconds and exit with code 75.",
+)
+@click.option("--no-wait", is_flag=True, help="Exit with code 75 at once if no GPU has enough free capacity.")
+@click.option("--remote", is_flag=True, help="On a GPU server instead of this machine; needs a token file.")
+@remote_options
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 def command(
     *,
     count: int,
+    former_count: int | None,
     milli: Milli | None,
     mib: Mib | None,
     limit: Milli | None,
@@ -42,30 +67,57 @@ def command(
     priority: int,
     timeout: float | None,
     no_wait: bool,
+    remote: bool,
+    servers: str | None,
+    token_file: Path | None,
+    plain: bool,
     argv: tuple[str, ...],
 ) -> int:
-    """Run a command with a share of a GPU of this machine, or with whole ones (-p 1, also the default).
+    """Run a command with a share of one of this machine's GPUs, and wait for the share if none is free.
 
-    The command takes the place of this process: its exit code, signals and terminal are its own. The share is held
-    for as long as it lives, and free however it ends.
+    With --remote, the GPU is one of a GPU server: the command runs here, and its CUDA calls go over the network.
+
+    With only one of -p and -m, the other is the same fraction of the GPU. Without both, or with -p 1, the command
+    gets a whole GPU.
+
+    The command replaces this process, so it has its own exit code, signals and terminal. The share is released when
+    the command ends, however it ends.
     """
+    if former_count is not None:
+        warn_renamed("run -n", "run --gpus")
+        count = former_count
     if milli is None and mib is None:
         milli = WHOLE
-    wish = Wish(share_request(count, milli, mib, limit), None if policy is None else Policy(policy), priority)
-    request = Take(list(argv), count, milli, mib, limit, wish.policy, priority, not no_wait)
-    granted = _wait(request, describe_share(wish.share), timeout)
+    wanted = SessionRequest(
+        session_share(count, milli, mib, limit),
+        None if policy is None else SharePolicy(policy),
+        priority,
+    )
+    if remote:
+        from milligpu.cli.run_remote import run_remote
+        from milligpu.remote.protocol import VERSION, OpenSession
+
+        access = pool_access(servers, token_file)
+        opening = OpenSession(
+            VERSION, access.token, list(argv), count, milli, mib, limit, wanted.policy, priority, not no_wait
+        )
+        return run_remote(access, opening, describe_share(wanted.share), timeout, plain=plain)
+    if servers is not None or token_file is not None or plain:
+        raise BadRequest("--remote", None, "needed with --servers, --token and --plain")
+    request = RequestShare(list(argv), count, milli, mib, limit, wanted.policy, priority, not no_wait)
+    granted = _wait(request, describe_share(wanted.share), timeout)
     if granted.softgpu is not None:
-        click.echo("milligpu: no GPU here; this is one in software", err=True)
-    return become(argv, {**os.environ, **session_environment(granted, os.environ)})
+        click.echo("milligpu: this machine has no GPU; using a software GPU", err=True)
+    return replace_process(argv, {**os.environ, **session_environment(granted, os.environ)})
 
 
-def _wait(request: Take, described: str, timeout: float | None) -> Granted:
+def _wait(request: RequestShare, described: str, timeout: float | None) -> ShareGranted:
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
-        for answer in Client(os.environ).take(request, deadline):
-            if isinstance(answer, Granted):
+        for answer in SessionClient(os.environ).take(request, deadline):
+            if isinstance(answer, ShareGranted):
                 return answer
             click.echo(f"milligpu: waiting for {described}: {answer.line}", err=True)
     except TimeoutError:
-        raise NoCapacity(f"{described} did not become free within {timeout:g} s") from None
-    raise Unavailable("the agent gave no answer")
+        raise NoCapacity(f"no GPU had {described} free within {timeout:g} s") from None
+    raise Unavailable("the session service closed the connection without an answer")

@@ -1,63 +1,111 @@
-"""`milligpu scheduler`: the service, and the files that a cluster needs for it."""
+"""`milligpu scheduler`: the scheduler service, and the files that a cluster needs for it."""
 
+import asyncio
 import os
+import signal
 import socket
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from milligpu.cli.output import Format, format_option, show_data
+from milligpu.cli.dialect_options import dialect_options
+from milligpu.cli.output import OutputFormat, format_option, show_data, warn_renamed
+from milligpu.dialects.settings import DialectSettings
+from milligpu.model.errors import BadRequest
+
+if TYPE_CHECKING:
+    from milligpu.scheduler.leader import FollowedLease
+    from milligpu.scheduler.settings import SchedulerSettings
+    from milligpu.webhook.service import WebhookSettings
+
+_ABSENT_S = 10.0
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _file_option(name: str, what: str) -> Callable[[_F], _F]:
+    return click.option(name, type=click.Path(path_type=Path, exists=True), metavar="FILE", help=what)
 
 
 @click.group()
 def command() -> None:
-    """Serve kube-scheduler, and write what a cluster needs for it."""
+    """Run the scheduler service, or print its configuration."""
 
 
 @command.command()
-@click.option("--kubeconfig", metavar="FILE", help="Default: the pod's service account, else as kubectl.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where kube-scheduler reaches the service.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8888, show_default=True)
+@click.option(
+    "--kubeconfig", metavar="FILE", help="Kubeconfig (default: the pod's service account, else as kubectl)."
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address to listen on for kube-scheduler.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8888,
+    show_default=True,
+    metavar="PORT",
+    help="Port for kube-scheduler.",
+)
 @click.option(
     "--scheduler-name",
     "schedulers",
     multiple=True,
     default=["default-scheduler"],
     show_default=True,
-    help="The schedulerName of pods that come to us; may be repeated.",
+    metavar="NAME",
+    help="Serve pods with this spec.schedulerName; can be repeated.",
 )
-@click.option("--namespace", default="milligpu", show_default=True, help="Of the service, for its Lease.")
-@click.option("--identity", default="", help="Who this instance is; default: host name and process.")
-@click.option("--lease-seconds", type=click.FloatRange(1.0), default=15.0, show_default=True)
-@click.option("--tls-cert", type=click.Path(path_type=Path, exists=True), help="Serve HTTPS with this certificate.")
-@click.option("--tls-key", type=click.Path(path_type=Path, exists=True))
 @click.option(
-    "--tls-client-ca", type=click.Path(path_type=Path, exists=True), help="Let in only clients of this authority."
+    "--namespace", default="milligpu", show_default=True, metavar="NAME", help="Namespace of the leader Lease."
 )
-@click.option("--webhook-port", type=click.IntRange(1, 65535), help="Serve admission, and SharePods, here.")
-@click.option("--webhook-host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--identity",
+    default="",
+    metavar="NAME",
+    help="Name of this instance in leader election (default: HOSTNAME-PID).",
+)
+@click.option(
+    "--follow-lease",
+    metavar="[NAMESPACE/]NAME",
+    help="Lead only while the kube-scheduler on this host or in this pod holds this leader Lease"
+    " (default namespace: kube-system).",
+)
+@click.option(
+    "--lease-seconds",
+    type=click.FloatRange(1.0),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Another instance takes over after the leader has been silent for this long.",
+)
+@_file_option("--tls-cert", "Serve HTTPS with this certificate; needs --tls-key.")
+@_file_option("--tls-key", "Private key of --tls-cert.")
+@_file_option("--tls-client-ca", "Require client certificates signed by this CA; needs --tls-cert.")
+@click.option(
+    "--webhook-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Also run the admission webhook and the SharePod controller, on this port.",
+)
+@click.option(
+    "--webhook-host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address of the webhook."
+)
 @click.option(
     "--webhook-name",
     "webhook_names",
     multiple=True,
     default=["127.0.0.1"],
     show_default=True,
-    help="How the API server calls the webhook, for its certificate; may be repeated.",
+    metavar="NAME",
+    help="DNS name or IP address for the webhook's certificate; can be repeated.",
 )
-@click.option(
-    "--gpushare-unit",
-    type=click.Choice(["auto", "GiB", "MiB"]),
-    default="auto",
-    show_default=True,
-    help="The unit of aliyun.com/gpu-mem; auto reads up to 512 as GiB.",
-)
-@click.option(
-    "--parts",
-    type=click.IntRange(1, 1000),
-    default=10,
-    show_default=True,
-    help="Parts of a card for deepomatic.com/shared-gpu and nvidia.com/gpu.shared.",
-)
+@dialect_options()
 def serve(  # noqa: PLR0917 - as click calls it
     kubeconfig: str | None,
     host: str,
@@ -65,6 +113,7 @@ def serve(  # noqa: PLR0917 - as click calls it
     schedulers: tuple[str, ...],
     namespace: str,
     identity: str,
+    follow_lease: str | None,
     lease_seconds: float,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -72,76 +121,132 @@ def serve(  # noqa: PLR0917 - as click calls it
     webhook_port: int | None,
     webhook_host: str,
     webhook_names: tuple[str, ...],
-    gpushare_unit: str,
-    parts: int,
+    settings: DialectSettings,
 ) -> None:
-    """Answer kube-scheduler's questions, until SIGTERM. Of several instances one leads and is ready."""
-    from milligpu.dialects.normal import Form
-    from milligpu.dialects.settings import GpushareUnit, Settings
-    from milligpu.scheduler import admission, service
-    from milligpu.scheduler.leader import Timing
-    from milligpu.scheduler.server import Tls
+    """Run the scheduler service until SIGTERM.
+
+    kube-scheduler asks the service which GPUs a pod gets, and the service binds the pod. Several instances elect a
+    leader: /leading answers 200 on the leader only, /readyz on standbys, too.
+    """
+    import uvloop
+
+    from milligpu.dialects.normal import NormalForm
+    from milligpu.http_server import TlsServerFiles
+    from milligpu.logs import configure_logs
+    from milligpu.scheduler.leader import LeaderTiming
+    from milligpu.scheduler.settings import SchedulerSettings
+    from milligpu.webhook.service import WebhookSettings
 
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
-        raise click.UsageError("--tls-cert and --tls-key go together, and --tls-client-ca with both")
-    dialects = Settings(GpushareUnit(gpushare_unit), parts)
-    form = Form(dialects, schedulers[0])
-    webhook = admission.Settings(webhook_host, webhook_port, webhook_names, form) if webhook_port else None
-    service.main(
-        service.Settings(
-            identity=identity or f"{socket.gethostname()}-{os.getpid()}",
-            kubeconfig=kubeconfig,
-            host=host,
-            port=port,
-            schedulers=schedulers,
-            namespace=namespace,
-            timing=Timing(lease_seconds, lease_seconds * 2 / 3, lease_seconds * 2 / 15),
-            tls=None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key, tls_client_ca),
-            dialects=dialects,
-            admission=webhook,
-        )
+        raise click.UsageError("--tls-cert and --tls-key need each other, and --tls-client-ca needs both")
+    form = NormalForm(settings, schedulers[0])
+    webhook = WebhookSettings(webhook_host, webhook_port, webhook_names, form) if webhook_port else None
+    service = SchedulerSettings(
+        identity=identity or f"{socket.gethostname()}-{os.getpid()}",
+        host=host,
+        port=port,
+        schedulers=schedulers,
+        namespace=namespace,
+        follow=None if follow_lease is None else _followed(follow_lease),
+        timing=LeaderTiming(lease_seconds, lease_seconds * 2 / 3, lease_seconds * 2 / 15),
+        tls=None if tls_cert is None or tls_key is None else TlsServerFiles(tls_cert, tls_key, tls_client_ca),
+        dialects=settings,
+        sharepods=webhook is not None,
     )
+    configure_logs(structured=True)
+    uvloop.run(_serve(kubeconfig, service, webhook))
+
+
+def _followed(name: str) -> "FollowedLease":
+    from milligpu.scheduler.leader import FollowedLease
+
+    namespace, _, lease = name.rpartition("/")
+    if not lease:
+        raise BadRequest("--follow-lease", name, "NAMESPACE/NAME or NAME")
+    return FollowedLease(namespace or "kube-system", lease, socket.gethostname())
+
+
+async def _serve(kubeconfig: str | None, settings: "SchedulerSettings", webhook: "WebhookSettings | None") -> None:
+    """Run the scheduler service, and the webhook next to it, until SIGTERM or SIGINT; they share watches."""
+    from milligpu.kube.api import ApiClient
+    from milligpu.kube.config import find_cluster
+    from milligpu.kube.watch import SharedWatch, Watch
+    from milligpu.model.names import CLASSES_PATH
+    from milligpu.scheduler import service as scheduler
+    from milligpu.webhook import service as admission
+    from milligpu.wire.kubernetes import KubeGpuClass, KubeNode
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with ApiClient(find_cluster(kubeconfig)) as api:
+        nodes = SharedWatch(Watch(api, "/api/v1/nodes", KubeNode))
+        # A cluster without the CRD refuses the watch; this is how soon a new one is found.
+        listed = Watch(api, CLASSES_PATH, KubeGpuClass, retry_s=_ABSENT_S, optional=True)
+        classes = SharedWatch(listed)
+        programs: list[Coroutine[Any, Any, object]] = [nodes.run(), classes.run()]
+        programs.append(scheduler.serve(api, settings, nodes, classes))
+        if webhook is not None:
+            programs.append(admission.serve(api, webhook, nodes, classes))
+        tasks = {asyncio.create_task(program) for program in (*programs, stop.wait())}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
 
 
 @command.command()
-@click.option("--url", default="http://127.0.0.1:8888", show_default=True, help="Where the service is.")
 @click.option(
-    "--scheduler-name", metavar="NAME", help="For a second scheduler of this name; without, for the default one."
+    "--url", default="http://127.0.0.1:8888", show_default=True, metavar="URL", help="URL of the scheduler service."
 )
-@click.option("--tls-ca", default="", metavar="FILE", help="With https: the service's authority.")
-@click.option("--tls-cert", default="", metavar="FILE", help="kube-scheduler's certificate for --tls-client-ca.")
-@click.option("--tls-key", default="", metavar="FILE")
-@format_option(Format.YAML, Format.JSON)
+@click.option(
+    "--scheduler-name",
+    metavar="NAME",
+    help="Configure a second scheduler of this name (default: the cluster's default scheduler).",
+)
+@click.option("--tls-ca", default="", metavar="FILE", help="CA certificate of the service; only with an https URL.")
+@click.option(
+    "--tls-cert",
+    default="",
+    metavar="FILE",
+    help="Certificate with which kube-scheduler identifies itself (see serve --tls-client-ca).",
+)
+@click.option("--tls-key", default="", metavar="FILE", help="Private key of --tls-cert.")
+@format_option(OutputFormat.YAML, OutputFormat.JSON)
 def config(  # noqa: PLR0917 - as click calls it
     url: str,
     scheduler_name: str | None,
     tls_ca: str,
     tls_cert: str,
     tls_key: str,
-    output: Format,
+    output: OutputFormat,
 ) -> None:
-    """Print the KubeSchedulerConfiguration that makes kube-scheduler ask the service."""
-    from milligpu.scheduler import config as configs
+    """Print the configuration of kube-scheduler.
 
-    trust = configs.Trust(tls_ca, tls_cert, tls_key)
-    if bool(tls_cert) != bool(tls_key) or (trust != configs.Trust() and not url.startswith("https://")):
-        raise click.UsageError("--tls-cert and --tls-key go together, and all three with a --url of https")
+    With this KubeSchedulerConfiguration, kube-scheduler calls the scheduler service.
+    """
+    from milligpu.manifests import kube_scheduler as configs
+
+    tls = configs.TlsClientFiles(tls_ca, tls_cert, tls_key)
+    if bool(tls_cert) != bool(tls_key) or (tls != configs.TlsClientFiles() and not url.startswith("https://")):
+        raise click.UsageError(
+            "--tls-cert and --tls-key need each other, and all --tls options need an https --url"
+        )
     if scheduler_name is None:
-        show_data(configs.in_default_scheduler(url, trust), output)
+        show_data(configs.in_default_scheduler(url, tls), output)
     else:
-        show_data(configs.second_scheduler(url, scheduler_name, trust), output)
+        show_data(configs.second_scheduler(url, scheduler_name, tls), output)
 
 
-@command.command()
-@click.option("--namespace", default="milligpu", show_default=True, help="Of the services.")
-@click.option("--webhook/--no-webhook", default=True, show_default=True, help="Whether admission is served.")
-@click.option("--webhook-url", default="", help="Where; default: the Service milligpu-webhook.")
+@command.command(hidden=True)
+@click.option("--namespace", default="milligpu")
+@click.option("--webhook/--no-webhook", default=True)
+@click.option("--webhook-url", default="")
 def manifests(namespace: str, webhook: bool, webhook_url: str) -> None:
-    """Print the accounts, rights, admission policies and webhook that a cluster needs, for `kubectl apply -f -`."""
-    import yaml
+    """Print what `milligpu manifests --no-workloads` prints: the spelling of version 0.1."""
+    from milligpu.cli.manifests import show_objects, without_workloads
 
-    from milligpu.scheduler.manifests import manifests as objects
-    from milligpu.scheduler.webhook_objects import Target
-
-    target = Target(namespace=namespace, url=webhook_url) if webhook else None
-    click.echo(yaml.safe_dump_all(objects(namespace, target), sort_keys=False), nl=False)
+    warn_renamed("milligpu scheduler manifests", "milligpu manifests --no-workloads")
+    show_objects(without_workloads(namespace, "1.36.0", webhook=webhook, url=webhook_url), OutputFormat.YAML)

@@ -1,4 +1,4 @@
-"""`milligpu simulate`: replay a trace, or a made-up workload, and compare policies."""
+"""`milligpu simulate`: replay a trace or a generated workload and compare placement strategies."""
 
 import csv
 import json
@@ -8,23 +8,27 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from milligpu.cli.output import warn_renamed
+from milligpu.cli.simulate_queues import read_queues, simulate_queues
 from milligpu.model.errors import BadRequest
-from milligpu.model.qos import Strategy
-from milligpu.placement.score import POLICIES, PolicyName
-from milligpu.sim.departures import Churn, churn
+from milligpu.model.policy import PlacementStrategy
+from milligpu.placement.score import STRATEGIES, StrategyName
+from milligpu.sim.departures import ChurnResult, churn
 from milligpu.sim.generate import generate
 from milligpu.sim.plot import save_plot
-from milligpu.sim.replay import MARKS, Result, Run, Setup, arrivals, replay
+from milligpu.sim.queue_replay import QueueSetup
+from milligpu.sim.replay import MARKS, ReplayResult, ReplaySetup, SeedRun, arrivals, replay
 from milligpu.sim.trace import GROUPS, Trace, read_trace, write_trace
 
-# More seeds than this only cost time: the mean of ten is good to a few hundredths of a percent.
+# More seeds only cost time: the mean of ten is exact to a few hundredths of a percent.
 _SEEDS_MAX = 1000
 _SEEDS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_BY_NAME: dict[str, PolicyName] = {str(policy): policy for policy in POLICIES}
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_BY_NAME: dict[str, StrategyName] = {str(each): each for each in STRATEGIES}
 
 
 def _read_seeds(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
@@ -38,49 +42,100 @@ def _read_seeds(_ctx: click.Context, _param: click.Parameter, text: str) -> tupl
     return tuple(dict.fromkeys(seeds))
 
 
+def _path_option(name: str, metavar: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(name, type=click.Path(path_type=Path), metavar=metavar, help=text)
+
+
+def _number_option(
+    name: str, default: float, allowed: click.ParamType[Any], metavar: str, text: str
+) -> Callable[[_Command], _Command]:
+    return click.option(name, default=default, show_default=True, type=allowed, metavar=metavar, help=text)
+
+
 @click.command(name="simulate")
-@click.option("--nodes", type=click.Path(path_type=Path), metavar="FILE", help="Nodes, as openb CSV.")
-@click.option("--pods", type=click.Path(path_type=Path), metavar="FILE", help="Pods, as openb CSV.")
+@_path_option("--nodes", "FILE", "Nodes as CSV in the format of the openb trace.")
+@_path_option("--pods", "FILE", "Pods as CSV in the format of the openb trace.")
 @click.option(
-    "--generate", "make", type=click.IntRange(1, 100_000), metavar="NODES", help="Make up a cluster and its pods."
+    "--generate",
+    "make",
+    type=click.IntRange(1, 100_000),
+    metavar="NODES",
+    help="Generate a cluster of this many nodes, and its pods.",
 )
-@click.option("--save", type=click.Path(path_type=Path), metavar="DIR", help="Write what --generate made as CSV.")
+@_path_option("--save", "DIR", "Directory for the generated nodes and pods, as CSV.")
 @click.option(
-    "--policy", "policies", multiple=True, type=click.Choice(list(_BY_NAME)), help="Which to run; may repeat."
+    "--strategy",
+    "strategies",
+    multiple=True,
+    type=click.Choice(list(_BY_NAME)),
+    metavar="NAME",
+    help=f"Placement strategy to run: {', '.join(_BY_NAME)}; can be repeated.  [default: packing]",
 )
+@click.option("--policy", "former_strategies", multiple=True, type=click.Choice(list(_BY_NAME)), hidden=True)
 @click.option(
-    "--seeds", default="42", show_default=True, callback=_read_seeds, help="One run each: 42-51 or 1,2,7."
+    "--seeds",
+    default="42",
+    show_default=True,
+    callback=_read_seeds,
+    metavar="SEEDS",
+    help="Seeds of the runs, such as 42-51 or 1,2,7; one run per seed.",
 )
-@click.option(
+@_number_option(
     "--arrival",
-    default=1.3,
-    show_default=True,
-    type=click.FloatRange(0.01, 10),
-    help="Demand, relative to the GPUs.",
+    1.3,
+    click.FloatRange(0.01, 10),
+    "FACTOR",
+    "Total request of all pods, as a multiple of the GPUs.",
 )
-@click.option("--shuffle-nodes", is_flag=True, help="Put the nodes into another order for every seed.")
-@click.option("--online", is_flag=True, help="Learn the expected workload from the arrivals instead of knowing it.")
-@click.option("--departures", is_flag=True, help="Let pods leave after their lifetimes, in a long run.")
+@click.option("--shuffle-nodes", is_flag=True, help="Shuffle the nodes for each seed.")
 @click.option(
-    "--load", default=0.9, show_default=True, type=click.FloatRange(0.01, 2), help="With --departures: demand."
+    "--online",
+    is_flag=True,
+    help="Learn the expected workload from the arriving pods instead of knowing it in advance.",
 )
-@click.option(
+@click.option("--departures", is_flag=True, help="Let pods end after their lifetime, in a long run.")
+@_number_option(
+    "--load",
+    0.9,
+    click.FloatRange(0.01, 2),
+    "FRACTION",
+    "Target load as a fraction of all GPUs; used only with --departures and --queues.",
+)
+@_number_option(
     "--events",
-    default=10_000,
-    show_default=True,
-    type=click.IntRange(10, 10_000_000),
-    help="With --departures: pods.",
+    10_000,
+    click.IntRange(10, 10_000_000),
+    "COUNT",
+    "Number of arriving pods; used only with --departures and --queues.",
 )
-@click.option("--defrag", is_flag=True, help="With --departures: move running pods when one finds no place.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw allocation, .svg or .png.")
+@click.option(
+    "--defrag",
+    is_flag=True,
+    help="Move simulated pods to make room for a pod that does not fit; used only with --departures. "
+    "On a cluster no pod is moved.",
+)
+@_path_option(
+    "--queues",
+    "FILE",
+    "GpuQueue objects as YAML: let pods wait in these queues, and compare milligpu's rule with others.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
+@_path_option("--plot", "FILE", "Write a plot of the allocation to this .svg or .png file.")
 def command(
     *,
     nodes: Path | None,
     pods: Path | None,
     make: int | None,
     save: Path | None,
-    policies: tuple[str, ...],
+    strategies: tuple[str, ...],
+    former_strategies: tuple[str, ...],
     seeds: tuple[int, ...],
     arrival: float,
     shuffle_nodes: bool,
@@ -89,24 +144,36 @@ def command(
     load: float,
     events: int,
     defrag: bool,
+    queues: Path | None,
     output: str,
     plot: Path | None,
 ) -> None:
-    """Replay pods on a cluster and show how much of its GPUs each policy gets allocated.
+    """Replay a workload on a simulated cluster and compare how much of its GPUs each strategy allocates.
 
-    Pods are offered once each, in an order that the seed decides, until they asked for ARRIVAL times the GPUs.
+    Pods arrive in an order given by the seed until they have requested --arrival times all GPUs. Each pod is placed
+    at once or fails.
     """
+    if queues is not None and (departures or online or plot is not None):
+        raise click.UsageError("--queues goes without --departures, --online and --plot")
+    if former_strategies:
+        warn_renamed("simulate --policy", "simulate --strategy")
     if plot is not None:
         _check_plot(plot)
     if defrag and not departures:
-        raise click.UsageError("--defrag moves pods of a long run: it needs --departures")
+        raise click.UsageError("--defrag needs --departures")
     trace = _trace(nodes, pods, make, seeds[0])
     if save is not None:
         write_trace(save, trace)
-    setup = Setup(arrival, shuffle_nodes, online)
-    chosen = [_BY_NAME[name] for name in dict.fromkeys(policies)] or [Strategy.PACKING]
-    how = Churn(load, events, defrag) if departures else None
-    results = _run(trace, chosen, seeds, setup, how)
+    names = dict.fromkeys((*strategies, *former_strategies))
+    chosen = [_BY_NAME[name] for name in names] or [PlacementStrategy.PACKING]
+    if queues is not None:
+        if len(chosen) > 1:
+            raise click.UsageError("--queues takes one --strategy")
+        setup = QueueSetup(load, events, chosen[0])
+        simulate_queues(trace, read_queues(queues), seeds, setup, output=output, progress=_progress)
+        return
+    how = ChurnResult(load, events, defrag) if departures else None
+    results = _run(trace, chosen, seeds, ReplaySetup(arrival, shuffle_nodes, online), how)
     _show(results, output)
     if plot is not None:
         many = "1 seed" if len(seeds) == 1 else f"mean of {len(seeds)} seeds"
@@ -114,42 +181,46 @@ def command(
 
 
 def _check_plot(path: Path) -> None:
-    """Refuse a picture that could not be written before minutes are spent on it; its folder is made."""
+    """Refuse a file that cannot be written before the long simulation; its directory is created."""
     if path.suffix not in {".svg", ".png"}:
         raise BadRequest("--plot", str(path), "a file that ends in .svg or .png")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadRequest("--plot", str(path), f"a file in a folder that can be made ({error.strerror})") from None
+        raise BadRequest("--plot", str(path), f"in a directory that can be created ({error.strerror})") from None
 
 
 def _trace(nodes: Path | None, pods: Path | None, make: int | None, seed: int) -> Trace:
     if make is not None:
         if nodes is not None or pods is not None:
-            raise click.UsageError("--generate makes nodes and pods: leave out --nodes and --pods")
+            raise click.UsageError("--generate replaces --nodes and --pods: leave them out")
         return generate(make, seed)
     if nodes is None or pods is None:
-        raise click.UsageError("--nodes and --pods are needed, or --generate")
+        raise click.UsageError("either --nodes and --pods or --generate is required")
     return read_trace(nodes, pods)
 
 
 def _run(
-    trace: Trace, policies: Sequence[PolicyName], seeds: Sequence[int], setup: Setup, how: Churn | None
-) -> list[Result]:
+    trace: Trace,
+    strategies: Sequence[StrategyName],
+    seeds: Sequence[int],
+    setup: ReplaySetup,
+    how: ChurnResult | None,
+) -> list[ReplayResult]:
     steps = how.arrivals if how else len(arrivals(trace, seeds[0], setup.arrival))
     last = round(100 * (how.load if how else setup.arrival))
     marks = (last,) if how else (*(mark for mark in MARKS if mark < last), last)
-    results: list[Result] = []
-    with _progress(steps * len(policies) * len(seeds)) as bar:
-        for policy in policies:
-            runs: list[Run] = []
+    results: list[ReplayResult] = []
+    with _progress(steps * len(strategies) * len(seeds)) as bar:
+        for strategy in strategies:
+            runs: list[SeedRun] = []
             for seed in seeds:
-                step = bar(f"{policy}, seed {seed}")
+                step = bar(f"{strategy}, seed {seed}")
                 if how is None:
-                    runs.append(replay(trace, policy, seed, setup, now=time.perf_counter, step=step))
+                    runs.append(replay(trace, strategy, seed, setup, now=time.perf_counter, step=step))
                 else:
-                    runs.append(churn(trace, policy, seed, setup, how, now=time.perf_counter, step=step))
-            results.append(Result(policy, tuple(runs), marks, moved=how is not None and how.defrag))
+                    runs.append(churn(trace, strategy, seed, setup, how, now=time.perf_counter, step=step))
+            results.append(ReplayResult(strategy, tuple(runs), marks, moved=how is not None and how.defrag))
     return results
 
 
@@ -157,14 +228,14 @@ _Step = Callable[[], object]
 
 
 def _progress(total: int) -> AbstractContextManager[Callable[[str], _Step]]:
-    """A bar on stderr while somebody watches; nothing otherwise."""
+    """A progress bar on stderr if it is a terminal, else nothing."""
     if not sys.stderr.isatty():
         return nullcontext(lambda _name: lambda: None)
     return _Bar(total)
 
 
 class _Bar:
-    """A progress bar of all runs together."""
+    """One progress bar for all runs."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
@@ -186,7 +257,7 @@ class _Bar:
         return lambda: self._progress.advance(self._task)
 
 
-def _show(results: Sequence[Result], output: str) -> None:
+def _show(results: Sequence[ReplayResult], output: str) -> None:
     data = [result.data() for result in results]
     if output == "json":
         click.echo(json.dumps(data, indent=2))
@@ -202,7 +273,9 @@ def _show(results: Sequence[Result], output: str) -> None:
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         click.echo("  ".join([first, *rest]))
-    click.echo("@N: percent of the GPUs allocated when N percent were asked for; then pods that found no place.")
+    click.echo(
+        "@N: percent of all GPUs allocated when N percent were requested. Next columns: pods that did not fit."
+    )
 
 
 def _cells(data: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

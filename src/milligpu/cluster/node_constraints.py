@@ -1,7 +1,7 @@
-"""What a pod says about nodes beside its GPUs: selector, required affinity, tolerations.
+"""A pod's conditions on nodes: selector, required affinity, tolerations.
 
-kube-scheduler judges all of it and more; this is the cheap part, so that a nomination is rarely wrong and an
-explanation counts a node that the pod excludes as what it is.
+kube-scheduler checks these and more. They are checked here as well, so that a nomination is rarely wrong and an
+explanation says which nodes the pod itself excludes.
 """
 
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from milligpu.kube.objects import Taint
+from milligpu.wire.kubernetes import Taint
 
 _BLOCKING = frozenset({"NoSchedule", "NoExecute"})
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
 
 
-class Expression(msgspec.Struct, frozen=True):
+class NodeSelectorRequirement(msgspec.Struct, frozen=True):
     """One condition on a label, or on the node's name."""
 
     key: str
@@ -23,27 +23,27 @@ class Expression(msgspec.Struct, frozen=True):
     values: tuple[str, ...] | None = None
 
 
-class Term(msgspec.Struct, frozen=True):
+class NodeSelectorTerm(msgspec.Struct, frozen=True):
     """Conditions that must hold together."""
 
-    matchExpressions: tuple[Expression, ...] | None = None
-    matchFields: tuple[Expression, ...] | None = None
+    matchExpressions: tuple[NodeSelectorRequirement, ...] | None = None
+    matchFields: tuple[NodeSelectorRequirement, ...] | None = None
 
 
-class Terms(msgspec.Struct, frozen=True):
+class NodeSelector(msgspec.Struct, frozen=True):
     """Terms of which one must hold."""
 
-    nodeSelectorTerms: tuple[Term, ...] | None = None
+    nodeSelectorTerms: tuple[NodeSelectorTerm, ...] | None = None
 
 
 class NodeAffinity(msgspec.Struct, frozen=True):
-    """Only the required kind."""
+    """The node affinity of a pod; only the required terms are read."""
 
-    requiredDuringSchedulingIgnoredDuringExecution: Terms | None = None
+    requiredDuringSchedulingIgnoredDuringExecution: NodeSelector | None = None
 
 
 class Affinity(msgspec.Struct, frozen=True):
-    """Only the one to nodes."""
+    """`spec.affinity` of a pod; only the part about nodes is read."""
 
     nodeAffinity: NodeAffinity | None = None
 
@@ -57,7 +57,7 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
     def covers(self, taint: Taint) -> bool:
-        """Whether a pod with it may go where the taint is."""
+        """Whether a pod with this toleration may go to a node with this taint."""
         if self.effect and self.effect != taint.effect:
             return False
         if not self.key:
@@ -66,8 +66,8 @@ class Toleration(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a node offers to such conditions."""
+class NodeFacts:
+    """What the conditions of pods are about: a node's name, labels and taints."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -75,37 +75,49 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraints:
-    """A pod's conditions; hashable, because most pods have the same."""
+class NodeConstraints:
+    """A pod's conditions; hashable, because most pods have the same ones."""
 
     selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[Term, ...] | None = None
+    terms: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
-    def admit(self, place: Place) -> bool:
-        """Whether the pod may go there, as far as this can tell."""
-        labels = place.labels
-        if any(labels.get(key) != value for key, value in self.selector):
-            return False
-        if self.terms is not None and not any(_holds(term, place) for term in self.terms):
-            return False
-        return all(
-            any(toleration.covers(taint) for toleration in self.tolerations)
-            for taint in place.taints
-            if taint.effect in _BLOCKING
-        )
+    def admit(self, facts: NodeFacts) -> bool:
+        """Whether the pod may go to this node, by these conditions."""
+        return self.refuse(facts) is None
+
+    def refuse(self, facts: NodeFacts) -> str | None:
+        """The first condition that keeps the pod from this node, as a person wrote it; None if there is none."""
+        for key, value in self.selector:
+            if facts.labels.get(key) != value:
+                has = f"{key}={facts.labels[key]}" if key in facts.labels else "no such label"
+                return f"nodeSelector {key}={value}, and the node has {has}"
+        if self.terms is not None and not any(_holds(term, facts) for term in self.terms):
+            return f"required nodeAffinity: {' or '.join(map(_words, self.terms)) or 'no term'}"
+        for taint in facts.taints:
+            if taint.effect in _BLOCKING and not any(each.covers(taint) for each in self.tolerations):
+                value = f"={taint.value}" if taint.value else ""
+                return f"taint {taint.key}{value}:{taint.effect} is not tolerated"
+        return None
 
 
-def _holds(term: Term, place: Place) -> bool:
-    by_label, by_name = term.matchExpressions or (), term.matchFields or ()
-    if not by_label and not by_name:
-        return False  # Kubernetes: an empty term matches nothing
-    return all(_matches(each, place.labels.get(each.key)) for each in by_label) and all(
-        _matches(each, place.name if each.key == "metadata.name" else None) for each in by_name
+def _words(term: NodeSelectorTerm) -> str:
+    both = (*(term.matchExpressions or ()), *(term.matchFields or ()))
+    return " and ".join(
+        f"{each.key} {each.operator}" + (f" ({', '.join(each.values)})" if each.values else "") for each in both
     )
 
 
-def _matches(wants: Expression, value: str | None) -> bool:
+def _holds(term: NodeSelectorTerm, facts: NodeFacts) -> bool:
+    by_label, by_name = term.matchExpressions or (), term.matchFields or ()
+    if not by_label and not by_name:
+        return False  # Kubernetes: an empty term matches nothing
+    return all(_matches(each, facts.labels.get(each.key)) for each in by_label) and all(
+        _matches(each, facts.name if each.key == "metadata.name" else None) for each in by_name
+    )
+
+
+def _matches(wants: NodeSelectorRequirement, value: str | None) -> bool:
     values = wants.values or ()
     match wants.operator:
         case "In":

@@ -1,32 +1,49 @@
-"""Kubernetes' objects as the books need them: read once, and again only when what matters has changed."""
+"""Kubernetes' objects as the cluster state needs them; each is read again only when what matters changed."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 from typing import Any
 
 import msgspec
 
-from milligpu.kube import objects
+from milligpu import dialects
+from milligpu.cluster.node_conditions import (
+    describe_absence,
+    is_agent_ready,
+    read_conditions,
+    wanted_conditions,
+)
+from milligpu.cluster.node_constraints import UNSCHEDULABLE, Affinity, NodeConstraints, NodeFacts, Toleration
+from milligpu.cluster.observed import ObservedNode, ObservedPod, SchedulingSpec, UnreadableGrant
+from milligpu.cluster.state import ClusterState
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
-from milligpu.model.gpu import Node
+from milligpu.model.gpu import GpuState, Node
+from milligpu.model.gpu_class import GpuClasses, read_class
 from milligpu.model.grant import Grant
 from milligpu.model.request import PodRef, PodRequest
-from milligpu.model.units import parse_quantity
-from milligpu.scheduler.eligible import UNSCHEDULABLE, Affinity, Constraints, Place, Toleration
+from milligpu.model.units import BYTES_PER_MIB, parse_quantity
+from milligpu.placement.decide import Placer
+from milligpu.placement.snapshot import Snapshot
+from milligpu.wire.documents import named_gpus
+from milligpu.wire.driver import gpus_of_node
 from milligpu.wire.grant import decode_grant
-from milligpu.wire.inventory import decode_inventory
+from milligpu.wire.kubernetes import KubeGpuClass, KubeNode, KubePod, ObjectMeta, PodStatus, Taint
 
 _NOBODY = PodRef("", "")
-# A cluster has a few hundred shapes; numbers are never used again, so that forgetting all does no harm.
+# A cluster has a few hundred shapes. Numbers are never reused, so forgetting all of them does no harm.
 _SHAPES_MAX = 4096
-# Pods of one template differ in the name of the volume that admission gives to each for its account's token.
+# Pods of one template differ in the name of the volume for the service account's token.
 _TOKEN_VOLUME = re.compile(rb'"kube-api-access-[a-z0-9]{5}"')
 _TEMPLATES_MAX = 1024
+# kube-scheduler writes "Insufficient nvidia.com/vgpu", and what filter answered.
+_ABOUT_GPUS = ("GPU", "nvidia.com/", "milligpu")
 _ENDED = frozenset({"Succeeded", "Failed"})
+# Conditions of an evicted pod: by the API server, the kubelet, or a scheduler that preempts.
+_EVICTED = "DisruptionTarget"
 
 Reader = Callable[[Mapping[str, Any]], PodRequest]
 
@@ -44,120 +61,87 @@ class _Spec(msgspec.Struct):
 _spec_decoder = msgspec.json.Decoder(_Spec)
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a pod asks for, which stays the same from its creation to its end."""
-
-    pod: PodRef
-    request: PodRequest | None
-    """None when its author made a mistake."""
-    mistake: str
-    constraints: Constraints
-    scheduler: str
-    priority: int
-    shape: int
-    """The same number for wishes that fit in the same places: what fails for one fails for all."""
-
-    @property
-    def wants_gpu(self) -> bool:
-        """Whether it is ours to place; a mistaken one is ours to refuse."""
-        return self.request is None or self.request.wants_gpu
-
-
-@dataclass(frozen=True, slots=True)
-class PodSight:
-    """A pod at one moment."""
-
-    wish: Wish
-    node: str
-    grant: Grant | None
-    ended: bool
-    gated: bool
-    leaving: bool
-    nominated: str
-    resize: str = ""
-    """The annotation by which a running pod asks for another share."""
-
-    @property
-    def uid(self) -> str:
-        """Who it is."""
-        return self.wish.pod.uid
-
-
 class PodReader:
-    """Reads pods; remembers the wishes of those that wait, because every event repeats them."""
+    """Reads pods; remembers their specs, because every event of a watch repeats them."""
 
     def __init__(self, read: Reader) -> None:
         self._read = read
-        self._known: dict[str, tuple[int, object, object, Wish]] = {}
-        self._grants: dict[str, tuple[str, Grant | None]] = {}
-        self._templates: dict[object, Wish] = {}
+        self._known: dict[str, tuple[int, object, object, SchedulingSpec]] = {}
+        self._grants: dict[str, tuple[str, Grant | UnreadableGrant | None]] = {}
+        self._templates: dict[object, SchedulingSpec] = {}
         self._shapes: dict[object, int] = {}
         self._numbers = count()
 
-    def sight(self, pod: objects.Pod) -> PodSight:
-        """The pod as it is now. Raises `msgspec.DecodeError` where Kubernetes would not have let it be."""
+    def read(self, pod: KubePod) -> ObservedPod:
+        """Read a pod. Raises `msgspec.DecodeError` for what the API server would not accept."""
         spec = _spec_decoder.decode(pod.spec)
         meta, status = pod.metadata, pod.status
-        return PodSight(
-            wish=self._wish(pod, spec),
+        grant = self._grant(meta) if spec.nodeName else None
+        return ObservedPod(
+            spec=self._spec(pod, spec),
             node=spec.nodeName,
-            grant=self._grant(meta) if spec.nodeName else None,
+            grant=grant if isinstance(grant, Grant) else None,
+            unreadable=grant if isinstance(grant, UnreadableGrant) else None,
             ended=status.phase in _ENDED,
             gated=bool(spec.schedulingGates),
             leaving=meta.deletionTimestamp is not None,
             nominated=status.nominatedNodeName,
+            other_reason=_other_reason(status),
             resize=(meta.annotations or {}).get(names.RESIZE, ""),
         )
 
-    def _wish(self, pod: objects.Pod, spec: _Spec) -> Wish:
+    def _spec(self, pod: KubePod, spec: _Spec) -> SchedulingSpec:
         meta = pod.metadata
         known = self._known.get(meta.uid)
         if known is not None and spec.nodeName:
-            return known[3]  # only the grant and the node are new
+            return known[3]  # only the grant and the node changed
         seen = (hash(bytes(pod.spec)), meta.annotations, meta.labels)
         if known is not None and known[:3] == seen:
             return known[3]
-        wish = self._first_look(pod, spec)
-        if known is not None and known[3] == wish:
-            wish = known[3]  # written differently, or changed in what does not concern us
-        self._known[meta.uid] = (*seen, wish)
-        return wish
+        scheduling = self._read_first(pod, spec)
+        if known is not None and known[3] == scheduling:
+            scheduling = known[3]  # the change does not matter here
+        self._known[meta.uid] = (*seen, scheduling)
+        return scheduling
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
         self._known.pop(uid, None)
         self._grants.pop(uid, None)
 
-    def _grant(self, meta: objects.Meta) -> Grant | None:
-        """What the annotation says; it seldom changes, and every event repeats it."""
+    def keep(self, listed: Set[str], known: Callable[[str], bool]) -> None:
+        """Forget all pods that are neither in the list nor otherwise known, such as ended ones that are gone."""
+        for uid in [uid for uid in (*self._known, *self._grants) if uid not in listed and not known(uid)]:
+            self.forget(uid)
+
+    def _grant(self, meta: ObjectMeta) -> Grant | UnreadableGrant | None:
+        """Decode the grant, unless it is the one that the last event had."""
         text = (meta.annotations or {}).get(names.GRANT)
         if text is None:
             return None
         known = self._grants.get(meta.uid)
         if known is None or known[0] != text:
-            known = self._grants[meta.uid] = (text, grant_of(meta))
+            known = self._grants[meta.uid] = (text, grant_of_pod(meta))
         return known[1]
 
-    def _first_look(self, pod: objects.Pod, spec: _Spec) -> Wish:
-        """A pod of its own, or another one of a template that was read before: only whose it is differs."""
+    def _read_first(self, pod: KubePod, spec: _Spec) -> SchedulingSpec:
+        """Read a pod's spec, or copy that of an earlier pod of the same template."""
         meta = pod.metadata
         if not meta.name:
-            return self._read_wish(pod, spec)  # to be refused
+            return self._read_spec(pod, spec)  # it will be refused
         text = _TOKEN_VOLUME.sub(b'""', bytes(pod.spec))
         key = (text, _frozen(meta.annotations), _frozen(meta.labels))
         like = self._templates.get(key)
         if like is None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
-            like = self._templates[key] = self._read_wish(pod, spec)
+            like = self._templates[key] = self._read_spec(pod, spec)
         ref = PodRef(meta.namespace, meta.name, meta.uid)
         if like.pod == ref:
             return like
         request = None if like.request is None else replace(like.request, pod=ref)
         return replace(like, pod=ref, request=request)
 
-    def _read_wish(self, pod: objects.Pod, spec: _Spec) -> Wish:
+    def _read_spec(self, pod: KubePod, spec: _Spec) -> SchedulingSpec:
         meta = pod.metadata
         request, mistake = None, ""
         try:
@@ -166,12 +150,12 @@ class PodReader:
             mistake = error.message if not error.hint else f"{error.message} ({error.hint})"
         node_affinity = None if spec.affinity is None else spec.affinity.nodeAffinity
         required = None if node_affinity is None else node_affinity.requiredDuringSchedulingIgnoredDuringExecution
-        constraints = Constraints(
+        constraints = NodeConstraints(
             tuple(sorted((spec.nodeSelector or {}).items())),
             None if required is None else required.nodeSelectorTerms or (),
             spec.tolerations or (),
         )
-        return Wish(
+        return SchedulingSpec(
             pod=PodRef(meta.namespace, meta.name, meta.uid),
             request=request,
             mistake=mistake,
@@ -181,85 +165,126 @@ class PodReader:
             shape=self._shape(request, mistake, constraints),
         )
 
-    def _shape(self, request: PodRequest | None, mistake: str, constraints: Constraints) -> int:
+    def _shape(self, request: PodRequest | None, mistake: str, constraints: NodeConstraints) -> int:
         if len(self._shapes) >= _SHAPES_MAX:
             self._shapes = {}
-        # Whose it is makes no difference, unless its lot among equals does; then it fails where all fail.
+        # The pod's name matters only where affinity counts pods; if one such pod fits nowhere, none does.
         key = mistake if request is None else replace(request, pod=_NOBODY)
         return self._shapes.setdefault((key, constraints), next(self._numbers))
+
+
+def _other_reason(status: PodStatus) -> bool:
+    """Whether kube-scheduler's message names neither a GPU resource nor our own answer."""
+    for condition in status.conditions or ():
+        if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
+            return not any(word in condition.message for word in _ABOUT_GPUS)
+    return False
 
 
 def _frozen(texts: Mapping[str, str] | None) -> frozenset[tuple[str, str]]:
     return frozenset((texts or {}).items())
 
 
-def grant_of(meta: objects.Meta) -> Grant | None:
-    """A bound pod's grant; None where there is none that anybody would honour."""
+def grant_of_pod(meta: ObjectMeta) -> Grant | UnreadableGrant | None:
+    """Return a bound pod's grant; None if it has none, or one that was written for another pod."""
     text = (meta.annotations or {}).get(names.GRANT)
     if text is None:
         return None
     try:
         grant = decode_grant(text)
-    except BadFormat:
-        return None  # the agent will not honour it either
+    except BadFormat as error:
+        return UnreadableGrant(named_gpus(text), error.message)
     return grant if grant.uid == meta.uid else None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSight:
-    """A node: its cards and room, and what pods' conditions look at."""
-
-    node: Node
-    place: Place
-    problem: str = ""
-    """Why its inventory does not read."""
+def describe_end(pod: KubePod) -> str:
+    """Say why a pod gives its share back."""
+    evicted = [each for each in pod.status.conditions or () if each.type == _EVICTED and each.status == "True"]
+    if evicted:
+        return f"evicted ({evicted[0].reason})"
+    return pod.status.phase.lower() if pod.status.phase in _ENDED else "deleted"
 
 
 class NodeReader:
-    """Reads nodes; the kubelet's frequent reports change nothing that matters here."""
+    """Reads nodes, and skips the kubelet's frequent status updates."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[object, ...], NodeSight]] = {}
+        self._known: dict[str, tuple[tuple[object, ...], ObservedNode]] = {}
 
-    def sight(self, node: objects.Node) -> NodeSight | None:
-        """The node, or None when nothing changed since it was last looked at."""
+    def read(self, node: KubeNode) -> ObservedNode | None:
+        """Read a node; None if nothing that matters changed since it was last read."""
         meta, allocatable = node.metadata, node.status.allocatable or {}
         taints = tuple(node.spec.taints or ())
         if node.spec.unschedulable:
             taints = (*taints, UNSCHEDULABLE)
-        text = (meta.annotations or {}).get(names.INVENTORY)
+        notes = meta.annotations or {}
+        texts = tuple(notes.get(name) for name in (names.INVENTORY, names.DRIVER))
         cpu, memory = allocatable.get("cpu", "0"), allocatable.get("memory", "0")
-        seen = (text, meta.labels, taints, cpu, memory)
+        slots = tuple(allocatable.get(name) for name in (names.VGPU, names.WHOLE_GPU))
+        conditions = read_conditions(node.status.conditions or ())
+        seen = (texts, meta.labels, taints, cpu, memory, slots, conditions)
         known = self._known.get(meta.name)
         if known is not None and known[0] == seen:
             return None
-        found = _node(meta, text, taints, cpu, memory)
+        found = _node(meta, taints, (cpu, memory))
+        found = replace(found, uid=meta.uid, conditions=conditions)
+        found = _with_agent(found, slots)
         self._known[meta.name] = (seen, found)
         return found
 
     def known(self) -> set[str]:
-        """The names of all nodes looked at."""
         return set(self._known)
 
     def forget(self, name: str) -> None:
-        """The node is gone."""
         self._known.pop(name, None)
 
 
-def _node(
-    meta: objects.Meta, text: str | None, taints: tuple[objects.Taint, ...], cpu: str, memory: str
-) -> NodeSight:
-    labels = meta.labels or {}
-    place, problem = Place(meta.name, labels, taints), ""
+def _node(meta: ObjectMeta, taints: tuple[Taint, ...], resources: tuple[str, str]) -> ObservedNode:
+    facts, problem = NodeFacts(meta.name, meta.labels or {}, taints), ""
     try:
-        gpus = decode_inventory(text) if text is not None else ()
+        gpus = gpus_of_node(meta.annotations)
     except BadFormat as error:
         gpus, problem = (), error.message
+    cpu, memory = resources
     node = Node(
         meta.name,
         gpus,
         int(parse_quantity("cpu", cpu) * 1000),
-        int(parse_quantity("memory", memory) * Fraction(1, 1024 * 1024)),
-        labels,
+        int(parse_quantity("memory", memory) * Fraction(1, BYTES_PER_MIB)),
     )
-    return NodeSight(node, place, problem)
+    return ObservedNode(node, facts, problem)
+
+
+def _with_agent(observed: ObservedNode, slots: tuple[str | None, ...]) -> ObservedNode:
+    """Add whether the node's agent answers; if it does not, the inventory is the last one that it wrote."""
+    node = observed.node
+    ready = is_agent_ready(node.gpus, slots)
+    if any(count is not None for count in slots):  # otherwise no agent ever ran there
+        observed = replace(observed, wanted=wanted_conditions(node.gpus, ready))
+    if ready is not False:
+        return observed
+    message = describe_absence(observed.conditions)
+    gpus = tuple(replace(gpu, state=GpuState.NO_AGENT, message=message) for gpu in node.gpus)
+    return replace(observed, node=replace(node, gpus=gpus))
+
+
+def read_classes(objects: Iterable[KubeGpuClass]) -> GpuClasses:
+    """The classes of a cluster, with those that cannot be used."""
+    return GpuClasses(
+        read_class(each.metadata.name, each.spec.requirements, each.spec.fallback) for each in objects
+    )
+
+
+def read_cluster(
+    nodes: Iterable[KubeNode], pods: Iterable[KubePod], classes: Iterable[KubeGpuClass] = ()
+) -> ClusterState:
+    """Build the state of a listed cluster, as the service has it after a restart."""
+    state = ClusterState(Placer(Snapshot(), classes=read_classes(classes)), lambda: 0.0)
+    node_reader, pod_reader = NodeReader(), PodReader(dialects.read_pod)
+    for node in nodes:
+        observed = node_reader.read(node)
+        if observed is not None:
+            state.put_node(observed)
+    for pod in pods:
+        state.put_pod(pod_reader.read(pod))
+    return state

@@ -1,10 +1,11 @@
-"""One module for each way in which manifests ask for GPUs; each reads a Pod into a `PodRequest` or refuses it.
+"""How manifests request GPUs: one module per dialect, which reads a pod into a `PodRequest` or refuses it.
 
-A Pod is the plain dictionary that its JSON or YAML is. Nothing is read as "asked for nothing" unless it is.
-`read` finds out which dialect a pod speaks; callers need no more than that.
+A pod is the plain dictionary of its JSON or YAML. A misspelled or incomplete request is refused, never read as no
+request. `read_pod` finds out in which dialect a pod is written and reads it; `read_new_pod` also refuses what
+milligpu cannot do yet. `normal` converts a pod of any dialect to the one form that admitted pods have.
 """
 
-from milligpu.dialects.choose import read
-from milligpu.dialects.settings import Settings
+from milligpu.dialects.choose import read_new_pod, read_pod
+from milligpu.dialects.settings import DialectSettings
 
-__all__ = ["Settings", "read"]
+__all__ = ["DialectSettings", "read_new_pod", "read_pod"]

@@ -1,15 +1,17 @@
-"""Bitfusion: a number of GPUs and a part of each one's memory, as resources or in `bitfusion run …` itself.
+"""Bitfusion: a number of GPUs and a fraction of each one's memory, as resources or in `bitfusion run …`.
 
-Compute was never divided there: the part is what is guaranteed here, and the card is the ceiling.
+Bitfusion does not divide compute. Here the fraction is the share, and the limit is the whole GPU.
 """
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from milligpu.dialects import pod as pods
-from milligpu.dialects.settings import DEFAULTS, Settings
+from milligpu.dialects.dialect import Dialect, DialectForm
+from milligpu.dialects.settings import DEFAULTS, DialectSettings
+from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.model.request import PodRequest, ShareRequest
 from milligpu.model.units import GPUS_MAX, WHOLE, Mib, Milli, parse_fraction, parse_mib, parse_size, parse_whole
@@ -24,70 +26,90 @@ FILTER = "bitfusion-client/filter"
 _WRAPS = frozenset({"all", "y", "yes", "true", "on"})
 _MANAGES = _WRAPS | {"injection", "none"}
 _HOST_FILTER = re.compile(r"server\.hostname=([A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?)")
-# In a command line that a shell gets: the program and its verb, and words as shells cut them.
+# In a command line for a shell: the program with its verb, and single words as a shell splits them.
 _CALLED = re.compile(r"(?<!\S)(?:\S*/)?bitfusion\s+run(?!\S)")
 _WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+")
 
-# A plain number of memory is in MB, as its command line counts; one that no card could have is in bytes.
+# A plain number is in MB, as in Bitfusion's command line; one that is larger than any GPU's memory is in bytes.
 _PLAIN_MAX = 1_000_000
 _PERCENT = WHOLE // 100
 
 
-def speaks(words: pods.Words) -> str | None:
-    """The first field in this dialect: a resource, or a command that starts `bitfusion run`."""
-    found = (field for key, field in words.devices.items() if key.startswith(PREFIX))
-    return next(found, None) or next((field for _, field, _ in _commands(words.commands)), None)
+def first_field(fields: pods.PodFields) -> str | None:
+    """Return the first resource of this dialect, or the first command that calls `bitfusion run`."""
+    found = (field for key, field in fields.devices.items() if key.startswith(PREFIX))
+    return next(found, None) or next((field for _, field, _ in _commands(fields.commands)), None)
 
 
-def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings
-    """Each container's GPUs; its resources go before its command."""
+def read_request(pod: pods.Json, settings: DialectSettings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings
+    """Read each container's GPUs from its resources, or else from its command."""
     notes = pods.annotations(pod)
     if notes.get(MANAGE, "all").lower() not in _MANAGES:
         raise BadRequest(MANAGE, notes[MANAGE], "all, injection or none")
     host(pod)
-    runs = {name: _run(field, words) for name, field, words in _commands(pods.words(pod).commands)}
+    runs = {name: _run(field, words) for name, field, words in _commands(pods.pod_fields(pod).commands)}
 
-    def share(name: str, wants: Mapping[str, object]) -> ShareRequest | None:
-        asked = {key: value for key, value in wants.items() if key.startswith(PREFIX)}
+    def share(name: str, devices: Mapping[str, object]) -> ShareRequest | None:
+        asked = {key: value for key, value in devices.items() if key.startswith(PREFIX)}
         return _resources(name, asked) if asked else runs.get(name)
 
-    return pods.request(pod, "bitfusion", share)
+    return pods.make_request(pod, "bitfusion", share)
 
 
 def host(pod: pods.Json) -> str | None:
-    """The server that a filter names, which is a node here."""
+    """Return the server that a filter names; here it is the name of a node."""
     text = pods.annotations(pod).get(FILTER)
     if text is None:
         return None
     match = _HOST_FILTER.fullmatch(text.strip())
     if match is None:
-        raise BadRequest(FILTER, text, "server.hostname=NAME", hint="say what the card must be like in other words")
+        raise BadRequest(
+            FILTER, text, "server.hostname=NAME", hint=f"describe the GPU with {names.REQUIRE} instead"
+        )
     return match[1]
 
 
-def wraps(pod: pods.Json) -> bool:
-    """Whether the command is to run in a shell, as a prefixed one did: examples write it as one string."""
-    return pods.annotations(pod).get(MANAGE, "").lower() in _WRAPS
+def rewrite(result: dict[str, Any], pod: pods.Json, shares: Mapping[str, ShareRequest]) -> None:
+    """Select the node that a filter names, and run commands in a shell, without `bitfusion run`."""
+    spec = cast("dict[str, Any]", result["spec"])
+    node = host(pod)
+    if node is not None:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), "kubernetes.io/hostname": node}
+    in_shell = pods.annotations(pod).get(MANAGE, "").lower() in _WRAPS
+    for container in pods.changeable_containers(result):
+        if container["name"] not in shares:
+            continue
+        run = _unwrapped(container)
+        for key in ("command", "args"):
+            container.pop(key, None)
+        container.update(run)
+        if in_shell and run.get("command"):
+            line = " ".join(word for word in run["command"] if word.lower() not in {"/bin/bash", "-c"})
+            container["command"] = ["/bin/bash", "-c", line]
 
 
-def unwrap(container: Mapping[str, object]) -> dict[str, list[str]]:
-    """A container's command and args without `bitfusion run …` in front: the GPUs are there when it starts.
+def _unwrapped(container: Mapping[str, object]) -> dict[str, list[str]]:
+    """Return command and args without `bitfusion run …`, because the GPUs are attached when the container starts.
 
-    Images need not have that program, and one that has it would look for Bitfusion's servers.
+    An image need not have that program; if it has, the program would look for Bitfusion's servers.
     """
-    parts = {key: [str(word) for word in _list(container.get(key))] for key in ("command", "args")}
+    where = f"containers[{container['name']}]"
+    parts = {
+        key: [str(word) for word in pods.sequence(f"{where}.{key}", container.get(key))]
+        for key in ("command", "args")
+    }
     words = [word for part in parts.values() for word in part]
     at = next((at for at in range(len(words) - 1) if _is_program(words[at]) and words[at + 1] == "run"), None)
     if at is None:
         return {key: [_unwrapped_line(word) for word in part] for key, part in parts.items() if part}
     rest, first = words[at + 2 + _options(words[at + 2 :])[1] :], len(parts["command"])
-    if at < first:  # nothing is left to the image: command and args are one
+    if at < first:  # the command is replaced, so args belong to it
         return {"command": words[:at] + rest}
     return {"command": words[:first], "args": words[first:at] + rest} if first else {"args": words[:at] + rest}
 
 
 def _unwrapped_line(line: str) -> str:
-    """A command line for a shell, of which only that much is changed."""
+    """Return a command line for a shell without `bitfusion run …`; the rest stays as it is written."""
     match = _CALLED.search(line)
     if match is None:
         return line
@@ -99,18 +121,20 @@ def _unwrapped_line(line: str) -> str:
 def _resources(name: str, asked: Mapping[str, object]) -> ShareRequest | None:
     for key, value in asked.items():
         if key not in RESOURCES:
-            raise BadRequest(pods.field(name, key), value, f"{AMOUNT}, {PERCENT} or {MEMORY}")
+            raise BadRequest(pods.limit_field(name, key), value, f"written as {AMOUNT}, {PERCENT} or {MEMORY}")
     amount = AMOUNT_OLD if AMOUNT_OLD in asked and AMOUNT not in asked else AMOUNT
     if amount not in asked:
-        raise BadRequest(pods.field(name, AMOUNT), None, f"a number of GPUs beside {', '.join(sorted(asked))}")
-    count = parse_whole(pods.field(name, amount), asked[amount], 0 if len(asked) == 1 else 1, GPUS_MAX)
+        raise BadRequest(
+            pods.limit_field(name, AMOUNT), None, f"the number of GPUs, together with {', '.join(sorted(asked))}"
+        )
+    count = parse_whole(pods.limit_field(name, amount), asked[amount], 0 if len(asked) == 1 else 1, GPUS_MAX)
     if count == 0:
         return None
     if MEMORY in asked and PERCENT in asked:
-        raise BadRequest(pods.field(name, PERCENT), asked[PERCENT], f"either {PERCENT} or {MEMORY}, not both")
+        raise BadRequest(pods.limit_field(name, PERCENT), asked[PERCENT], f"left out where {MEMORY} is set")
     if MEMORY in asked:
-        return ShareRequest(count, mib=_memory(pods.field(name, MEMORY), asked[MEMORY]), limit=WHOLE)
-    percent = parse_whole(pods.field(name, PERCENT), asked.get(PERCENT, 100), 1, 100)
+        return ShareRequest(count, mib=_memory(pods.limit_field(name, MEMORY), asked[MEMORY]), limit=WHOLE)
+    percent = parse_whole(pods.limit_field(name, PERCENT), asked.get(PERCENT, 100), 1, 100)
     return _part(count, Milli(percent * _PERCENT))
 
 
@@ -124,7 +148,7 @@ def _memory(field: str, value: object) -> Mib:
 
 
 def _commands(containers: Mapping[str, pods.Json]) -> Iterator[tuple[str, str, list[str]]]:
-    """Containers that call `bitfusion run`, with the field and the words after it."""
+    """Yield each container that calls `bitfusion run`, the field, and the words after it."""
     for name, container in containers.items():
         if "bitfusion" not in f"{container.get('command')}{container.get('args')}":
             continue
@@ -143,7 +167,7 @@ def _is_program(word: str) -> bool:
 
 
 def _words(value: object) -> list[str]:
-    """A command's words; a whole command line in one string, as shells get it, is cut as they cut it."""
+    """Return a command's words; a command line in one string is split as a shell splits it."""
     words: list[str] = []
     for item in _list(value):
         text = str(item)
@@ -174,12 +198,12 @@ _OPTIONS = {
 
 
 def _run(field: str, words: list[str]) -> ShareRequest:
-    """What `bitfusion run -n 1 -p 0.5 …` asks for."""
+    """Read the options of `bitfusion run -n 1 -p 0.5 …`."""
     return _asked(field, _options(words)[0])
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, str], int]:
-    """The options of `run` that matter, and where they all end: behind `--` or at the first word that is none."""
+    """Return the options of `run` that request GPUs, and the index of the first word after all options."""
     asked: dict[str, str] = {}
     at = 0
     while at < len(words) and words[at] != "--" and words[at].startswith("-"):
@@ -197,10 +221,37 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], int]:
 
 def _asked(field: str, asked: Mapping[str, str]) -> ShareRequest:
     if AMOUNT not in asked:
-        raise BadRequest(field, "bitfusion run", "the number of GPUs: bitfusion run -n 1 …")
+        raise BadRequest(f"{field}: bitfusion run -n", None, "the number of GPUs, as in bitfusion run -n 1 …")
     count = parse_whole(f"{field}: bitfusion run -n", asked[AMOUNT], 1, GPUS_MAX)
     if PERCENT in asked and MEMORY in asked:
-        raise BadRequest(f"{field}: bitfusion run -m", asked[MEMORY], "either -p or -m, not both")
+        raise BadRequest(f"{field}: bitfusion run -m", asked[MEMORY], "left out where -p is set")
     if MEMORY in asked:
         return ShareRequest(count, mib=_memory(f"{field}: bitfusion run -m", asked[MEMORY]), limit=WHOLE)
     return _part(count, parse_fraction(f"{field}: bitfusion run -p", asked.get(PERCENT, "1")))
+
+
+DIALECT = Dialect(
+    "bitfusion",
+    first_field,
+    read_request,
+    source="[Bitfusion on Kubernetes](https://github.com/vmware-archive/bitfusion-with-kubernetes-integration)",
+    forms=(
+        DialectForm(
+            "`bitfusion.io/gpu-amount` (older: `gpu-num`), `gpu-percent`, `gpu-memory`",
+            "That many GPUs, and a fraction or memory (plain numbers in MiB) of each, without a limit on compute.",
+        ),
+        DialectForm(
+            "`bitfusion run -n 1 -p 0.5 …` (or `-m 4096`) in command or args",
+            "The same. Admission removes `bitfusion run …`: the GPUs are attached without it.",
+        ),
+        DialectForm(
+            "annotation `auto-management/bitfusion`",
+            "With `all`, the command runs in a shell, as Bitfusion's webhook runs it.",
+        ),
+        DialectForm("annotation `bitfusion-client/filter: server.hostname=NAME`", "The node of that name."),
+    ),
+    rewrite=rewrite,
+    resources=RESOURCES,
+    resource_patterns=(r"bitfusion\.io/",),
+    command_words=("bitfusion",),
+)

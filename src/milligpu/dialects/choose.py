@@ -1,7 +1,4 @@
-"""Which dialect a pod speaks: at most one, and whoever writes two gets both fields named."""
-
-from collections.abc import Callable
-from dataclasses import dataclass
+"""Find out in which dialect a pod is written, and read it; a pod in two dialects is refused with both fields."""
 
 from milligpu.dialects import (
     bitfusion,
@@ -14,87 +11,84 @@ from milligpu.dialects import (
     native,
     nvidia,
     profiles,
+    qos,
 )
 from milligpu.dialects import pod as pods
-from milligpu.dialects.settings import DEFAULTS, Settings
+from milligpu.dialects.dialect import Dialect
+from milligpu.dialects.registry import DialectRegistry
+from milligpu.dialects.settings import DEFAULTS, DialectSettings
 from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.model.request import PodRequest
 
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """One way of asking."""
-
-    name: str
-    speaks: Callable[[pods.Words], str | None]
-    """The first field in which a pod speaks it."""
-    read: Callable[[pods.Json, Settings], PodRequest]
-
-
-NATIVE = Dialect("native", native.speaks, native.read)
-DIALECTS = (
-    NATIVE,
-    Dialect("hami", hami.speaks, hami.read),
-    Dialect("nvidia", nvidia.speaks, nvidia.read),
-    Dialect("kubeshare-v1", kubeshare.speaks_v1, kubeshare.read_v1),
-    Dialect("kubeshare-v2", kubeshare.speaks_v2, kubeshare.read_v2),
-    Dialect("gpu-manager", gpumanager.speaks, gpumanager.read),
-    Dialect("gpushare", gpushare.speaks, gpushare.read),
-    Dialect("deepomatic", deepomatic.speaks, deepomatic.read),
-    Dialect("bitfusion", bitfusion.speaks, bitfusion.read),
-    Dialect("kai", kai.speaks, kai.read),
+KNOWN = DialectRegistry(
+    (
+        native.DIALECT,
+        nvidia.DIALECT,
+        hami.DIALECT,
+        kubeshare.DIALECT_V1,
+        kubeshare.DIALECT_V2,
+        gpumanager.DIALECT,
+        gpushare.DIALECT,
+        deepomatic.DIALECT,
+        bitfusion.DIALECT,
+        kai.DIALECT,
+    )
 )
-
-RESOURCES = (
-    frozenset({names.VGPU, names.VGPU_MEMORY})
-    | nvidia.RESOURCES
-    | hami.RESOURCES
-    | gpumanager.RESOURCES
-    | gpushare.RESOURCES
-    | deepomatic.RESOURCES
-    | bitfusion.RESOURCES
-)
-"""Every resource that some dialect asks with, beside the classes (`gpu-gold`)."""
 
 _NVIDIA_OTHERS = ("nvidia.com/gpu", "nvidia.com/vgpu")
+_AFTER_ADMISSION = frozenset({names.VGPU, names.VGPU_MEMORY, names.WHOLE_GPU})
 
 
-def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:
-    """What a pod asks for, whatever its dialect; BadRequest with the field, its value and what is allowed."""
+def read_pod(pod: pods.Json, settings: DialectSettings = DEFAULTS, known: DialectRegistry = KNOWN) -> PodRequest:
+    """Return what a pod requests, in whichever dialect. Raises `BadRequest` for a request that is invalid."""
     pods.refuse_elsewhere(pod)
-    words = pods.words(pod)
-    _refuse_typos(words)
-    return profiles.narrow(pod, _spoken(words).read(pod, settings))
+    fields = pods.pod_fields(pod)
+    _refuse_misspelled(fields, known)
+    request = _find(fields, known).read_request(pod, settings)
+    return profiles.require_profile(pod, qos.apply_qos_limits(pod, request, settings))
 
 
-def _spoken(words: pods.Words) -> Dialect:
-    if names.DIALECT in words.annotations:
-        _refuse_unread(words)
-        return NATIVE  # admission has brought it into our form; what it was made from may still be there
-    found = {dialect: field for dialect in DIALECTS if (field := dialect.speaks(words))}
-    by_name = {dialect.name: dialect for dialect in found}
-    plugin = by_name.get("nvidia")
-    if plugin and found[plugin].endswith(f"[{names.WHOLE_GPU}]") and by_name.keys() & {"native", "hami"}:
-        del found[plugin]  # both know nvidia.com/gpu as theirs
-    if len(found) > 1:
-        (_, first), (second, field) = list(found.items())[:2]
-        want = f"one dialect in a pod; {first} is another"
+def read_new_pod(
+    pod: pods.Json, settings: DialectSettings = DEFAULTS, known: DialectRegistry = KNOWN
+) -> PodRequest:
+    """Read a pod that is about to be created, and refuse what milligpu cannot do yet.
+
+    Pods that exist are read by `read_pod`: an older webhook may have admitted them.
+    """
+    request = read_pod(pod, settings, known)
+    if request.gang is not None and request.dialect == native.DIALECT.name:
+        hint = "remove the group annotations; each pod then starts when its own GPUs are free"
+        want = "left out: groups of pods are not implemented yet"
+        raise BadRequest(names.GROUP, request.gang.name, want, hint=hint)
+    return request
+
+
+def _find(fields: pods.PodFields, known: DialectRegistry) -> Dialect:
+    if names.DIALECT in fields.annotations:
+        _refuse_unread(fields, known)
+        return native.DIALECT  # admission has converted the pod; annotations and labels of its dialect may remain
+    found = {dialect: field for dialect in known.dialects if (field := dialect.first_field(fields))}
+    shared = tuple(f"[{name}]" for dialect in found for name in dialect.also_reads)
+    own = {dialect: field for dialect, field in found.items() if not field.endswith(shared)} if shared else found
+    if len(own) > 1:
+        (_, first), (second, field) = list(own.items())[:2]
+        want = f"in the dialect of {first}: a pod has one dialect"
         raise BadRequest(field, f"{second.name} request", want)
-    return next(iter(found), NATIVE)
+    return next(iter(own), native.DIALECT)
 
 
-def _refuse_unread(words: pods.Words) -> None:
-    """Admission leaves no other system's resource behind: whoever wrote the mark was not admission."""
-    for key, field in words.devices.items():
-        if key in RESOURCES - {names.VGPU, names.VGPU_MEMORY, names.WHOLE_GPU}:
-            hint = f"take {names.DIALECT} out: admission writes it"
-            raise BadRequest(field, key, f"{names.VGPU} beside {names.DIALECT}", hint=hint)
+def _refuse_unread(fields: pods.PodFields, known: DialectRegistry) -> None:
+    """Refuse other systems' resources next to admission's mark: admission would have replaced them."""
+    for key, field in fields.devices.items():
+        if key in known.resources - _AFTER_ADMISSION:
+            hint = f"remove the annotation {names.DIALECT}, which only admission writes"
+            raise BadRequest(field, key, f"{names.VGPU} where {names.DIALECT} is set", hint=hint)
 
 
-def _refuse_typos(words: pods.Words) -> None:
-    """`nvidia.com/gpu-mem` is nobody's resource, and must not be read as none."""
-    for key, field in words.devices.items():
-        if key.startswith(_NVIDIA_OTHERS) and key not in RESOURCES:
-            known = sorted(name for name in RESOURCES if name.startswith("nvidia.com/"))
-            raise BadRequest(field, key, f"one of {', '.join(known)}")
+def _refuse_misspelled(fields: pods.PodFields, known: DialectRegistry) -> None:
+    """Refuse `nvidia.com/gpu-mem`, which no system has, instead of reading it as no request."""
+    for key, field in fields.devices.items():
+        if key.startswith(_NVIDIA_OTHERS) and key not in known.resources:
+            allowed = sorted(name for name in known.resources if name.startswith("nvidia.com/"))
+            raise BadRequest(field, key, f"one of {', '.join(allowed)}")

@@ -1,14 +1,14 @@
-"""A request as plain data and as words, for people and programs; what was not said is left out."""
+"""A request as data for programs and as text for people; values that the manifest leaves out are left out."""
 
 from typing import Any
 
-from milligpu.model.request import Kind, PodRequest, ShareRequest
+from milligpu.model.request import ContainerKind, PodRequest, ShareRequest
 from milligpu.model.requirements import ANY
 from milligpu.model.units import show_mib, show_milli
 
 
-def as_data(request: PodRequest) -> dict[str, Any]:
-    """For JSON: integers in milli-GPU and MiB."""
+def request_data(request: PodRequest) -> dict[str, Any]:
+    """Return the request as JSON has it, with integers in milli-GPU and MiB."""
     data: dict[str, Any] = {
         "dialect": request.dialect,
         "containers": {
@@ -26,14 +26,14 @@ def as_data(request: PodRequest) -> dict[str, Any]:
         "exclusion": request.locality.exclusion,
         "group": None
         if request.gang is None
-        else {"name": request.gang.name, "size": request.gang.size, "least": request.gang.least},
+        else {"name": request.gang.name, "size": request.gang.size, "least": request.gang.min_count},
     }
     return {key: value for key, value in data.items() if value is not None}
 
 
-def _share_data(share: ShareRequest, kind: Kind) -> dict[str, Any]:
+def _share_data(share: ShareRequest, kind: ContainerKind) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "kind": None if kind is Kind.MAIN else str(kind),
+        "kind": None if kind is ContainerKind.MAIN else str(kind),
         "gpus": share.count,
         "whole": True if share.whole else None,
         "milli": share.milli,
@@ -44,8 +44,8 @@ def _share_data(share: ShareRequest, kind: Kind) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None}
 
 
-def as_words(share: ShareRequest) -> tuple[str, str, str, str]:
-    """GPUs, share of each, memory of each and ceiling, as a table shows them."""
+def share_columns(share: ShareRequest) -> tuple[str, str, str, str]:
+    """Return four cells of a table: number of GPUs, and of each the share, the memory and the limit."""
     if share.whole:
         return str(share.count), "whole", "all", ""
     compute = "by memory" if share.milli is None else show_milli(share.milli)
@@ -58,10 +58,10 @@ def as_words(share: ShareRequest) -> tuple[str, str, str, str]:
     return str(share.count), compute, memory, "" if share.limit is None else show_milli(share.limit)
 
 
-def conditions(request: PodRequest) -> str:
-    """All that is said of the pod beside its shares, in one line."""
-    data = as_data(request)
+def condition_text(request: PodRequest) -> str:
+    """Return all conditions of the pod in one line, without its shares."""
+    data = request_data(request)
     words = [f"{key}={value}" for key, value in data.items() if isinstance(value, (str, int)) and key != "dialect"]
     if request.gang is not None:
-        words.append(f"group={request.gang.name} ({request.gang.least} of {request.gang.size})")
+        words.append(f"group={request.gang.name} ({request.gang.min_count} of {request.gang.size})")
     return "; ".join(words)

@@ -1,17 +1,18 @@
 """HAMi: a number of vGPUs (`nvidia.com/gpu`), each with memory in MiB or percent, and a percentage of the cores.
 
-Memory that is not asked for is all of the card's; cores that are not asked for are not limited.
+Without an amount, memory is all that the GPU has, and cores are not limited.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from milligpu.dialects import pod as pods
-from milligpu.dialects.settings import DEFAULTS, Settings
+from milligpu.dialects.dialect import Dialect, DialectForm
+from milligpu.dialects.settings import DEFAULTS, DialectSettings
 from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu import parse_uuid
-from milligpu.model.qos import PRIORITY_MAX, Strategy
+from milligpu.model.policy import PRIORITY_MAX, PlacementStrategy
 from milligpu.model.request import PodRequest, ShareRequest
 from milligpu.model.requirements import Requirements, parse_model
 from milligpu.model.units import GPUS_MAX, MIB_MAX, WHOLE, Mib, Milli, parse_whole
@@ -34,29 +35,29 @@ ANNOTATIONS = frozenset(
 )
 
 _PERCENT = WHOLE // 100
-# "numa" there prefers cards of one NUMA node, as our topology strategy does.
+# HAMi's "numa" prefers GPUs of one NUMA node, as the topology strategy does.
 _STRATEGIES = {
-    "binpack": Strategy.BEST_FIT,
-    "spread": Strategy.SPREAD,
-    "topology-aware": Strategy.TOPOLOGY,
-    "numa": Strategy.TOPOLOGY,
-    "numa-first": Strategy.TOPOLOGY,
+    "binpack": PlacementStrategy.BEST_FIT,
+    "spread": PlacementStrategy.SPREAD,
+    "topology-aware": PlacementStrategy.TOPOLOGY,
+    "numa": PlacementStrategy.TOPOLOGY,
+    "numa-first": PlacementStrategy.TOPOLOGY,
 }
 
 
-def speaks(words: pods.Words) -> str | None:
-    """The first field in this dialect; its annotations count beside a GPU only."""
-    own = next((field for key, field in words.devices.items() if key in RESOURCES), None)
-    if own is not None or COUNT not in words.devices:
+def first_field(fields: pods.PodFields) -> str | None:
+    """Return the first resource of this dialect, or next to `nvidia.com/gpu` its first annotation."""
+    own = next((field for key, field in fields.devices.items() if key in RESOURCES), None)
+    if own is not None or COUNT not in fields.devices:
         return own
-    return next((f"metadata.annotations[{key}]" for key in words.annotations if key in ANNOTATIONS), None)
+    return next((f"metadata.annotations[{key}]" for key in fields.annotations if key in ANNOTATIONS), None)
 
 
-def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings
-    """vGPUs per container, with what the annotations require of the cards."""
+def read_request(pod: pods.Json, settings: DialectSettings = DEFAULTS) -> PodRequest:  # noqa: ARG001 - nothing is left to settings
+    """Read each container's GPUs, and from annotations what they must be like."""
     notes = pods.annotations(pod)
     _refuse_what_is_not_here(notes)
-    request = pods.request(pod, "hami", _share)
+    request = pods.make_request(pod, "hami", _share)
     return replace(
         request,
         priority=_priority(pod),
@@ -65,16 +66,20 @@ def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:  # noqa: 
     )
 
 
-def _share(name: str, wants: Mapping[str, object]) -> ShareRequest | None:
-    asked = {key: wants[key] for key in (MEMORY, MEMORY_PERCENT, CORES) if key in wants}
+def _share(name: str, devices: Mapping[str, object]) -> ShareRequest | None:
+    asked = {key: devices[key] for key in (MEMORY, MEMORY_PERCENT, CORES) if key in devices}
     # HAMi's own webhook adds a count of 1 where memory or cores stand alone.
-    count = parse_whole(pods.field(name, COUNT), wants.get(COUNT, 1 if asked else 0), 0, GPUS_MAX)
+    count = parse_whole(pods.limit_field(name, COUNT), devices.get(COUNT, 1 if asked else 0), 0, GPUS_MAX)
     if count == 0:
         if asked:
-            raise BadRequest(pods.field(name, COUNT), wants[COUNT], f"1 to {GPUS_MAX} beside {', '.join(asked)}")
+            raise BadRequest(
+                pods.limit_field(name, COUNT),
+                devices[COUNT],
+                f"from 1 to {GPUS_MAX} together with {', '.join(asked)}",
+            )
         return None
-    cores = parse_whole(pods.field(name, CORES), wants.get(CORES, 0), 0, 100)
-    mib, percent = _memory(name, wants)
+    cores = parse_whole(pods.limit_field(name, CORES), devices.get(CORES, 0), 0, 100)
+    mib, percent = _memory(name, devices)
     if percent == 100 and cores in {0, 100}:
         return ShareRequest(count, WHOLE)
     return ShareRequest(
@@ -86,29 +91,29 @@ def _share(name: str, wants: Mapping[str, object]) -> ShareRequest | None:
     )
 
 
-def _memory(name: str, wants: Mapping[str, object]) -> tuple[Mib | None, int]:
-    """MiB, or else a percentage of the card."""
-    mib = parse_whole(pods.field(name, MEMORY), wants.get(MEMORY, 0), 0, MIB_MAX)
-    if MEMORY_PERCENT not in wants:
+def _memory(name: str, devices: Mapping[str, object]) -> tuple[Mib | None, int]:
+    """Return the memory in MiB, or else as a percentage of the GPU's."""
+    mib = parse_whole(pods.limit_field(name, MEMORY), devices.get(MEMORY, 0), 0, MIB_MAX)
+    if MEMORY_PERCENT not in devices:
         return (Mib(mib), 0) if mib else (None, 100)
-    field = pods.field(name, MEMORY_PERCENT)
+    field = pods.limit_field(name, MEMORY_PERCENT)
     if mib:
-        raise BadRequest(field, wants[MEMORY_PERCENT], f"either {MEMORY} or a percentage, not both")
-    return None, parse_whole(field, wants[MEMORY_PERCENT], 1, 100)
+        raise BadRequest(field, devices[MEMORY_PERCENT], f"left out where {MEMORY} is set")
+    return None, parse_whole(field, devices[MEMORY_PERCENT], 1, 100)
 
 
 def _priority(pod: pods.Json) -> int:
-    """0 is high there and 1 low; the pod's is that of its highest container."""
+    """Return the GPU priority of the pod's highest container; in HAMi 0 is high and 1 is low."""
     found = 1
     for name, _, container in pods.containers(pod):
-        wants = pods.extended(name, container)
-        found = min(found, parse_whole(pods.field(name, PRIORITY), wants.get(PRIORITY, 1), 0, 1))
+        devices = pods.device_limits(name, container)
+        found = min(found, parse_whole(pods.limit_field(name, PRIORITY), devices.get(PRIORITY, 1), 0, 1))
     return 0 if found else PRIORITY_MAX
 
 
-def _strategy(notes: Mapping[str, str]) -> Strategy | None:
-    """The card's policy goes before the node's: we choose both in one step."""
-    found: Strategy | None = None
+def _strategy(notes: Mapping[str, str]) -> PlacementStrategy | None:
+    """Return the strategy for GPUs, or else that for nodes: milligpu chooses both in one step."""
+    found: PlacementStrategy | None = None
     for key in (NODE_POLICY, GPU_POLICY):
         text = notes.get(key)
         if text is not None:
@@ -129,7 +134,7 @@ def _requirements(notes: Mapping[str, str]) -> Requirements:
 
 
 def _parse_types(field: str, value: object) -> tuple[str, ...]:
-    """Names by comma; HAMi's own listing puts the vendor before the product ("NVIDIA-Tesla P4")."""
+    """Read names separated by commas; HAMi lists products with their vendor ("NVIDIA-Tesla P4")."""
     return tuple(
         parse_model(field, name.strip().removeprefix("NVIDIA-")) for name in str(value).split(",") if name.strip()
     ) or _nothing(field, value)
@@ -153,11 +158,40 @@ def _parse_bool(field: str, value: object) -> bool:
 
 
 def _refuse_what_is_not_here(notes: Mapping[str, str]) -> None:
-    """Better a refusal than a card that was excluded, or a share where a hardware partition was asked for."""
+    """Refuse GPUs by index and hardware partitions, instead of attaching a GPU that was excluded or a share."""
     for key in (USE_INDEX, NO_INDEX):
         if key in notes:
-            raise BadRequest(key, notes[key], f"cards by UUID ({USE_UUID}, {NO_UUID}): an index does not last")
+            raise BadRequest(key, notes[key], f"replaced by UUIDs ({USE_UUID}, {NO_UUID}): an index does not last")
     mode = notes.get(MODE)
     if mode is not None and not any(word in mode for word in ("hami-core", "mps")):
-        want = "hami-core or mps: shares are held by software here"
-        raise BadRequest(MODE, mode, want, hint="without this annotation the same request is a share of a card")
+        want = "hami-core or mps: milligpu limits shares in software"
+        raise BadRequest(MODE, mode, want, hint="without this annotation the same request is a share of a GPU")
+
+
+DIALECT = Dialect(
+    "hami",
+    first_field,
+    read_request,
+    source="[HAMi](https://github.com/Project-HAMi/HAMi) 2",
+    forms=(
+        DialectForm(
+            "`nvidia.com/gpu` with `gpumem`, `gpumem-percentage`, `gpucores`, `priority` or HAMi's annotations",
+            "That many GPUs, with memory and a share of each; cores are both share and limit. Without cores, "
+            "compute follows from the memory and has no limit. Without memory, all of it. All of both is a whole "
+            f"GPU. Priority 0 (high) becomes {PRIORITY_MAX}, and 1 becomes 0.",
+        ),
+        DialectForm(
+            "annotations `nvidia.com/{use,nouse}-gputype`, `{use,nouse}-gpuuuid`, `numa-bind`",
+            "Requirements on model, UUID, NUMA node.",
+        ),
+        DialectForm(
+            "annotations `hami.io/{gpu,node}-scheduler-policy`",
+            "Strategy: `binpack` is best-fit, `spread` is spread, `topology-aware`, `numa` and `numa-first` are "
+            "topology.",
+        ),
+    ),
+    also_reads=frozenset({COUNT}),
+    schedulers=("hami-scheduler",),
+    resources=RESOURCES,
+    resource_patterns=(r"nvidia\.com/gpu", r"nvidia\.com/priority"),
+)

@@ -1,35 +1,51 @@
-"""NVIDIA's device plugin: `nvidia.com/gpu` is whole GPUs, untouched; `nvidia.com/gpu.shared` a slice of one."""
+"""NVIDIA's device plugin: `nvidia.com/gpu` is whole GPUs, `nvidia.com/gpu.shared` is a part of one."""
 
 from collections.abc import Mapping
 
 from milligpu.dialects import pod as pods
-from milligpu.dialects.parts import part_of_card
-from milligpu.dialects.settings import DEFAULTS, Settings
+from milligpu.dialects.dialect import Dialect, DialectForm
+from milligpu.dialects.parts import PARTS, equal_part
+from milligpu.dialects.settings import DEFAULTS, DialectSettings
 from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.model.request import PodRequest, ShareRequest
 from milligpu.model.units import GPUS_MAX, WHOLE, parse_whole
 
 SHARED = "nvidia.com/gpu.shared"
-"""What the plugin calls GPUs that it hands out several times over."""
+"""The plugin's name for GPUs that it offers several times."""
 RESOURCES = frozenset({names.WHOLE_GPU, SHARED})
 
 
-def speaks(words: pods.Words) -> str | None:
-    """The first field in this dialect."""
-    return next((field for key, field in words.devices.items() if key in RESOURCES), None)
+def first_field(fields: pods.PodFields) -> str | None:
+    """Return the first resource of this dialect."""
+    return next((field for key, field in fields.devices.items() if key in RESOURCES), None)
 
 
-def read(pod: pods.Json, settings: Settings = DEFAULTS) -> PodRequest:
-    """Whole GPUs, or slices without limits."""
+def read_request(pod: pods.Json, settings: DialectSettings = DEFAULTS) -> PodRequest:
+    """Read each container's whole GPUs, or its parts of one GPU without limits."""
 
-    def share(name: str, wants: Mapping[str, object]) -> ShareRequest | None:
-        if wants.keys() >= RESOURCES:
-            want = f"either {names.WHOLE_GPU} or {SHARED}"
-            raise BadRequest(pods.field(name, SHARED), wants[SHARED], want)
-        if SHARED in wants:
-            return part_of_card(pods.field(name, SHARED), wants[SHARED], settings.parts)
-        count = parse_whole(pods.field(name, names.WHOLE_GPU), wants.get(names.WHOLE_GPU, 0), 0, GPUS_MAX)
+    def share(name: str, devices: Mapping[str, object]) -> ShareRequest | None:
+        if devices.keys() >= RESOURCES:
+            want = f"left out where {names.WHOLE_GPU} is set"
+            raise BadRequest(pods.limit_field(name, SHARED), devices[SHARED], want)
+        if SHARED in devices:
+            return equal_part(pods.limit_field(name, SHARED), devices[SHARED], PARTS.of(settings))
+        count = parse_whole(pods.limit_field(name, names.WHOLE_GPU), devices.get(names.WHOLE_GPU, 0), 0, GPUS_MAX)
         return ShareRequest(count, WHOLE) if count else None
 
-    return pods.request(pod, "nvidia", share)
+    return pods.make_request(pod, "nvidia", share)
+
+
+DIALECT = Dialect(
+    "nvidia",
+    first_field,
+    read_request,
+    source="[NVIDIA's device plugin](https://github.com/NVIDIA/k8s-device-plugin)",
+    forms=(
+        DialectForm("`nvidia.com/gpu`", "Whole GPUs."),
+        DialectForm("`nvidia.com/gpu.shared`", "That many of the GPU's `--parts`, without a limit on compute."),
+    ),
+    resources=RESOURCES,
+    resource_patterns=(r"nvidia\.com/gpu",),
+    settings=(PARTS,),
+)

@@ -6,15 +6,15 @@ from typing import Any, cast
 Operation = dict[str, Any]
 
 
-def patch(old: Any, new: Any, path: str = "") -> Iterator[Operation]:
-    """Only what differs; lists of another length are replaced as a whole."""
+def json_patch(old: Any, new: Any, path: str = "") -> Iterator[Operation]:
+    """Yield operations for what differs; a list of another length is replaced as a whole."""
     if type(old) is not type(new):
         yield {"op": "replace", "path": path, "value": new}
     elif isinstance(old, dict):
         yield from _mapping(cast("dict[str, Any]", old), new, path)
     elif isinstance(old, list) and len(cast("list[Any]", old)) == len(new):
         for number, (before, after) in enumerate(zip(cast("list[Any]", old), new, strict=True)):
-            yield from patch(before, after, f"{path}/{number}")
+            yield from json_patch(before, after, f"{path}/{number}")
     elif old != new:
         yield {"op": "replace", "path": path, "value": new}
 
@@ -25,7 +25,7 @@ def _mapping(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[Op
     for key, value in new.items():
         at = f"{path}/{_escaped(key)}"
         if key in old:
-            yield from patch(old[key], value, at)
+            yield from json_patch(old[key], value, at)
         else:
             yield {"op": "add", "path": at, "value": value}
 

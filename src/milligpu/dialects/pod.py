@@ -1,4 +1,4 @@
-"""Pods as dictionaries: the few places that every dialect looks at, read with care."""
+"""Pods as dictionaries: the parts that all dialects read, with an error for each part that has the wrong type."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -7,33 +7,32 @@ from fractions import Fraction
 from typing import Any, TypeGuard, TypeVar, assert_never, cast
 
 from milligpu.model.errors import BadRequest
-from milligpu.model.request import ContainerRequest, Kind, PodRef, PodRequest, ShareRequest
-from milligpu.model.units import parse_quantity
+from milligpu.model.request import ContainerKind, ContainerRequest, PodRef, PodRequest, ShareRequest
+from milligpu.model.units import BYTES_PER_MIB, parse_quantity
 
 Json = Mapping[str, Any]
 
-_BYTES_PER_MIB = 1024 * 1024
 _T = TypeVar("_T")
 
 
-def request(
+def make_request(
     pod: Json, dialect: str, share: Callable[[str, Mapping[str, object]], ShareRequest | None]
 ) -> PodRequest:
-    """The pod with what `share` reads from each container's name and devices; dialects add the rest to it."""
+    """Return the pod's request; `share` reads each container's share from its name and devices."""
     return PodRequest(
         pod=reference(pod),
         containers=tuple(
-            ContainerRequest(name, share(name, extended(name, container)), kind)
+            ContainerRequest(name, share(name, device_limits(name, container)), kind)
             for name, kind, container in containers(pod)
         ),
         dialect=dialect,
         cpu_milli=node_demand(pod, "cpu", Fraction(1000)),
-        memory_mib=node_demand(pod, "memory", Fraction(1, _BYTES_PER_MIB)),
+        memory_mib=node_demand(pod, "memory", Fraction(1, BYTES_PER_MIB)),
     )
 
 
 def reference(pod: Json) -> PodRef:
-    """Which pod it is; a manifest that was not applied yet has no uid, and often no namespace."""
+    """Return which pod it is; a manifest that is not applied yet has no UID, and often no namespace."""
     metadata = section(pod, "metadata")
     name = metadata.get("name") or metadata.get("generateName")
     if not isinstance(name, str):
@@ -42,12 +41,12 @@ def reference(pod: Json) -> PodRef:
 
 
 def annotations(pod: Json) -> Mapping[str, str]:
-    """The pod's annotations; Kubernetes allows only text there."""
+    """Return the pod's annotations; Kubernetes allows only text there."""
     return _texts(pod, "annotations")
 
 
 def labels(pod: Json) -> Mapping[str, str]:
-    """The pod's labels, likewise."""
+    """Return the pod's labels; Kubernetes allows only text there."""
     return _texts(pod, "labels")
 
 
@@ -60,18 +59,25 @@ def _texts(pod: Json, key: str) -> Mapping[str, str]:
 
 
 def optional(texts: Mapping[str, str], key: str, parse: Callable[[str, object], _T]) -> _T | None:
-    """What an annotation or label says, or None where it is not written."""
+    """Return the parsed value of an annotation or label, or None if the pod does not have it."""
     text = texts.get(key)
     return None if text is None else parse(key, text)
 
 
-def containers(pod: Json) -> Iterator[tuple[str, Kind, Json]]:
-    """Each container with its name and kind, init containers first; ephemeral ones never get a GPU."""
+def containers(pod: Json) -> Iterator[tuple[str, ContainerKind, Json]]:
+    """Yield each container with its name and kind, init containers first, without ephemeral containers."""
     spec = section(pod, "spec")
-    for key, kind in (("initContainers", Kind.INIT), ("containers", Kind.MAIN)):
+    for key, kind in (("initContainers", ContainerKind.INIT), ("containers", ContainerKind.MAIN)):
         for name, container in _named(spec, key):
-            sidecar = kind is Kind.INIT and container.get("restartPolicy") == "Always"
-            yield name, Kind.SIDECAR if sidecar else kind, container
+            sidecar = kind is ContainerKind.INIT and container.get("restartPolicy") == "Always"
+            yield name, ContainerKind.SIDECAR if sidecar else kind, container
+
+
+def changeable_containers(pod: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the containers of a pod that was read before, in order to change them."""
+    spec: dict[str, Any] = pod.get("spec") or {}
+    for key in ("initContainers", "containers"):
+        yield from spec.get(key) or []
 
 
 def _named(spec: Json, key: str) -> Iterator[tuple[str, Json]]:
@@ -82,12 +88,12 @@ def _named(spec: Json, key: str) -> Iterator[tuple[str, Json]]:
 
 
 def ephemeral(pod: Json) -> Iterator[tuple[str, Json]]:
-    """Containers that somebody put into a running pod to look around, with their names."""
+    """Yield ephemeral containers with their names."""
     return _named(section(pod, "spec"), "ephemeralContainers")
 
 
 def refuse_elsewhere(pod: Json) -> None:
-    """Devices belong to containers: Kubernetes gives none to a pod as a whole, nor to ephemeral containers."""
+    """Refuse devices of the pod as a whole and of ephemeral containers, to which Kubernetes gives none."""
     spec = section(pod, "spec")
     places = [("spec.resources", spec)]
     places += [(f"ephemeralContainers[{name}].resources", each) for name, each in ephemeral(pod)]
@@ -95,26 +101,25 @@ def refuse_elsewhere(pod: Json) -> None:
         for kind in ("limits", "requests"):
             for key, value in section(section(place, "resources", where), kind, f"{where}.{kind}").items():
                 if is_device(key):
-                    raise BadRequest(f"{where}.{kind}[{key}]", value, "devices in a container's resources.limits")
+                    raise BadRequest(
+                        f"{where}.{kind}[{key}]", value, "in a container's resources.limits, as all devices"
+                    )
 
 
 def first_main(pod: Json) -> str:
-    """The container that gets what a dialect asks for the pod as a whole."""
-    return next((name for name, kind, _ in containers(pod) if kind is Kind.MAIN), "")
+    """Return the name of the first main container, which gets what a dialect requests for the whole pod."""
+    return next((name for name, kind, _ in containers(pod) if kind is ContainerKind.MAIN), "")
 
 
 def is_device(key: str) -> bool:
-    """Whether a resource is a device; cpu, memory and their kin have no domain in their names.
-
-    The talk's class resources (`gpu-gold`) have none either.
-    """
+    """Whether a resource is a device. Names of devices have a domain; class resources (`gpu-gold`) have none."""
     return ("/" in key and not key.startswith("kubernetes.io/")) or key.startswith("gpu-")
 
 
-def extended(name: str, container: Json) -> Mapping[str, object]:
-    """What a container asks for in devices: its limits, and requests where there is no limit.
+def device_limits(name: str, container: Json) -> Mapping[str, object]:
+    """Return a container's devices: its limits, and requests where there is no limit.
 
-    Devices cannot be overcommitted: where both are there they must be equal, as the API server wants it.
+    Devices cannot be over-committed, so limit and request must be equal, as the API server requires.
     """
     where = f"containers[{name}].resources"
     requests, limits = _resources(name, container)
@@ -129,40 +134,40 @@ def extended(name: str, container: Json) -> Mapping[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Every place of a pod that a dialect may be recognised by, looked up once for all of them."""
+class PodFields:
+    """All parts of a pod by which dialects recognize it, looked up once for all dialects."""
 
     devices: Mapping[str, str]
-    """Every device resource that any container names, with the field where it stands."""
+    """Every device resource of any container, with its field."""
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     commands: Mapping[str, Json]
-    """The containers that have a command or arguments."""
+    """Containers that have a command or arguments."""
 
 
-def words(pod: Json) -> Words:
-    """What a pod says, by place."""
+def pod_fields(pod: Json) -> PodFields:
+    """Return the fields by which dialects recognize a pod."""
     found: dict[str, str] = {}
     commands: dict[str, Json] = {}
     for name, _, container in containers(pod):
-        for key in extended(name, container):
-            found.setdefault(key, field(name, key))
+        for key in device_limits(name, container):
+            found.setdefault(key, limit_field(name, key))
         if container.get("command") or container.get("args"):
             commands[name] = container
-    return Words(found, annotations(pod), labels(pod), commands)
+    return PodFields(found, annotations(pod), labels(pod), commands)
 
 
-def field(container: str, resource: str) -> str:
-    """How refusals name a container's resource."""
+def limit_field(container: str, resource: str) -> str:
+    """Return the name of a container's resource in errors."""
     return f"containers[{container}].resources.limits[{resource}]"
 
 
 def node_demand(pod: Json, resource: str, scale: Fraction) -> int:
-    """What the pod needs of an ordinary resource, by Kubernetes' formula, rounded up after scaling."""
+    """Return what the pod needs of CPU or memory by Kubernetes' formula, rounded up after scaling."""
     spec = section(pod, "spec")
     whole = section(section(spec, "resources", "spec.resources"), "requests", "spec.resources.requests")
     overhead = parse_quantity(f"spec.overhead[{resource}]", section(spec, "overhead").get(resource, 0))
-    if resource in whole:  # a pod's own request stands for those of its containers
+    if resource in whole:  # a request of the pod as a whole replaces those of its containers
         return math.ceil(
             (parse_quantity(f"spec.resources.requests[{resource}]", whole[resource]) + overhead) * scale
         )
@@ -176,12 +181,12 @@ def _containers_demand(pod: Json, resource: str) -> Fraction:
         value = requests.get(resource, limits.get(resource, 0))
         amount = parse_quantity(f"containers[{name}].resources.requests[{resource}]", value)
         match kind:
-            case Kind.MAIN:
+            case ContainerKind.MAIN:
                 main += amount
-            case Kind.SIDECAR:
+            case ContainerKind.SIDECAR:
                 sidecars += amount
                 peak = max(peak, sidecars)
-            case Kind.INIT:
+            case ContainerKind.INIT:
                 peak = max(peak, sidecars + amount)
             case _:
                 assert_never(kind)
@@ -196,7 +201,7 @@ def _resources(name: str, container: Json) -> tuple[Json, Json]:
 
 
 def section(parent: Json, key: str, where: str = "") -> Json:
-    """A part that is a mapping or absent."""
+    """Return a part that must be a mapping; one that is absent is empty."""
     found = parent.get(key)
     if found is None:
         return {}
@@ -206,7 +211,7 @@ def section(parent: Json, key: str, where: str = "") -> Json:
 
 
 def sequence(where: str, value: object) -> list[object]:
-    """A part that is a list or absent."""
+    """Return a part that must be a list; one that is absent is empty."""
     if value is None:
         return []
     if not isinstance(value, list):

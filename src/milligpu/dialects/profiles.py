@@ -1,39 +1,85 @@
-"""vGPU profiles: nodes carry the label `vgpu.type=v100-8q-8GB`, and pods choose one with a node selector.
+"""vGPU profiles: a pod selects nodes by the label `vgpu.type=v100-8q-8GB`.
 
-kube-scheduler holds pods to the label. What its name says about the card narrows our own choice as well: the model,
-and as much memory as the profile gives a virtual card.
+A label has one value, people misspell it, and a node may have vGPUs of two profiles. So the agent writes a label of
+its own for each profile, `milligpu.dev/vgpu.v100-8q=true`, and admission rewrites the selector to it. The profile
+is also a requirement on the GPU's model, which a GPU that is a whole card never meets.
 """
 
-import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from milligpu.dialects import pod as pods
+from milligpu.dialects.dialect import DialectForm
+from milligpu.model import names
 from milligpu.model.errors import BadRequest
-from milligpu.model.request import PodRequest
-from milligpu.model.requirements import ANY, Requirements
-from milligpu.model.units import Mib
+from milligpu.model.request import PodRequest, ShareRequest
+from milligpu.model.requirements import Requirements
+from milligpu.model.vgpu import VgpuProfile, parse_profile
 
-KEYS = ("vgpu.type", "virtual.gpu.type")
+KEYS = (names.VGPU_TYPE, "virtual.gpu.type")
+SELECTED = "true"
+FORM = DialectForm(
+    "node selector `vgpu.type` or `virtual.gpu.type`: a vGPU profile such as `v100-8q-8GB`, also spelled "
+    "`v100-8g-8GB` or `v100-8GB`",
+    "A GPU of that profile; a whole GPU (`nvidia.com/gpu: 1`) is then that vGPU whole. Admission rewrites the "
+    "selector to the agent's label, `milligpu.dev/vgpu.v100-8q`.",
+)
 
-# <model>-<GB><series>, and the same size once more for people: v100-8q-8GB, a100-10c, t4-16q-16gb.
-_PROFILE = re.compile(r"(?:grid[_-])?([a-z0-9]+(?:-[a-z]+)?)-(\d{1,3})([abcq])(?:-(\d{1,3})gb)?", re.IGNORECASE)
 
-
-def narrow(pod: pods.Json, request: PodRequest) -> PodRequest:
-    """The request with what the selected profile requires; a pod without GPUs may select what it likes."""
-    if not request.wants_gpu:
+def require_profile(pod: pods.Json, request: PodRequest) -> PodRequest:
+    """Return the request for GPUs of the selected profile; a pod without GPUs may select any node."""
+    found = _selected(pod) if request.wants_gpu else []
+    if not found:
         return request
+    first = found[0]
+    for other in found:
+        if other.profile != first.profile:
+            raise BadRequest(other.field, other.value, f"the same profile as {first.field}, {first.value}")
+    containers = tuple(
+        each if each.share is None else replace(each, share=_of_vgpu(first, each.share))
+        for each in request.containers
+    )
+    requirements = request.requirements.and_(Requirements(models=(first.profile.model,)))
+    return replace(request, containers=containers, requirements=requirements)
+
+
+def rewrite_selector(pod: dict[str, Any]) -> None:
+    """Select the agent's own label of the profile in an admitted pod."""
+    spec = cast("dict[str, Any]", pod["spec"])
+    selector: dict[str, str] = spec.get("nodeSelector") or {}
+    if any(key in selector for key in KEYS):
+        profiles = {names.VGPU_PROFILE + each.profile.name: SELECTED for each in _selected(pod)}
+        spec["nodeSelector"] = {key: value for key, value in selector.items() if key not in KEYS} | profiles
+
+
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    field: str
+    value: object
+    profile: VgpuProfile
+
+
+def _selected(pod: pods.Json) -> list[_Selected]:
     selector = pods.section(pods.section(pod, "spec"), "nodeSelector", "spec.nodeSelector")
-    wanted = ANY
-    for key in KEYS:
-        if key in selector:
-            wanted = wanted.and_(parse_profile(f"spec.nodeSelector[{key}]", selector[key]))
-    return replace(request, requirements=request.requirements.and_(wanted))
+    found: list[_Selected] = []
+    for key, value in selector.items():
+        field = f"spec.nodeSelector[{key}]"
+        if key in KEYS:
+            found.append(_Selected(field, value, parse_profile(field, value)))
+        elif key.startswith(names.VGPU_PROFILE):
+            if value != SELECTED:
+                raise BadRequest(field, value, f'"{SELECTED}"')
+            name = key.removeprefix(names.VGPU_PROFILE)
+            found.append(_Selected(field, name, parse_profile(field, name)))
+    return found
 
 
-def parse_profile(field: str, value: object) -> Requirements:
-    """Read a profile's name; its two sizes must agree."""
-    match = _PROFILE.fullmatch(value) if isinstance(value, str) else None
-    if match is None or (match[4] and match[4] != match[2]):
-        raise BadRequest(field, value, "a vGPU profile such as v100-8q or v100-8q-8GB")
-    return Requirements(models=(match[1].upper(),), memory_min=Mib(int(match[2]) * 1024))
+def _of_vgpu(selected: _Selected, share: ShareRequest) -> ShareRequest:
+    """Return the share of a vGPU; all of its compute, with no memory named, is the vGPU whole."""
+    profile = selected.profile
+    milli = profile.milli if share.whole else share.milli
+    if (milli or 0) > profile.milli:
+        want = f"a profile with at least {milli} milli-GPU: {profile.name} has {profile.milli}"
+        raise BadRequest(selected.field, selected.value, want)
+    part = replace(share, milli=milli, gpu_milli=profile.milli)
+    return replace(part, limit=None) if part.whole else part

@@ -2,85 +2,80 @@
 
     {"main": {"milli": 600, "mib": 8192, "limit": 800}}
 
-It says what is wanted from now on; what is left out stays as it is. On several GPUs it is the same on each.
+Values that are left out stay as they are. On several GPUs the share is the same on each.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from milligpu.model import names
-from milligpu.model.errors import BadRequest
+from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.request import Share
 from milligpu.model.units import MIB_MAX, WHOLE, Mib, Milli
+from milligpu.wire.documents import DocumentFormat
+from milligpu.wire.share import ShareDocument, decode_shares, encode_shares
 
-# One entry per container of a pod; a pod has a handful of them.
-_TEXT_MAX = 64 * 1024
+RESIZE = DocumentFormat("resize")
 _EXAMPLE = '{"main": {"milli": 600, "mib": 8192}}'
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What one container wants of each of its GPUs; None leaves it as it is."""
+class ShareChange:
+    """The new share of one container on each of its GPUs; None leaves a value as it is."""
 
     milli: Milli | None = None
     mib: Mib | None = None
     limit: Milli | None = None
 
-    def over(self, other: "Change") -> "Change":
-        """Both, where this one has the last word."""
-        return Change(
+    def over(self, other: "ShareChange") -> "ShareChange":
+        """Return both changes as one; where both have a value, this one counts."""
+        return ShareChange(
             other.milli if self.milli is None else self.milli,
             other.mib if self.mib is None else self.mib,
             other.limit if self.limit is None else self.limit,
         )
 
 
-class _Change(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    milli: int | None = None
-    mib: int | None = None
-    limit: int | None = None
-
-
-_DECODER = msgspec.json.Decoder(dict[str, _Change])
-
-
-def parse_resize(text: str) -> Mapping[str, Change]:
-    """Read the annotation; what it does not know it refuses."""
-    if len(text) > _TEXT_MAX:
-        raise BadRequest(names.RESIZE, f"{text[:20]}…", f"at most {_TEXT_MAX} characters")
+def parse_resize(text: str) -> Mapping[str, ShareChange]:
+    """Read the annotation, and refuse unknown keys."""
     try:
-        found = _DECODER.decode(text)
-    except msgspec.MsgspecError as error:
-        want = f"changes by container ({error})"
-        raise BadRequest(names.RESIZE, text, want, hint=f"write e.g. {_EXAMPLE}") from None
-    return {name: _checked(f"{names.RESIZE}[{name}]", change) for name, change in found.items()}
+        found = decode_shares(RESIZE, text)
+    except BadFormat as error:
+        hint = error.hint or f"write e.g. {_EXAMPLE}"
+        raise BadRequest(names.RESIZE, text, f"changes by container ({error.problem})", hint=hint) from None
+    return {name: _change(f"{names.RESIZE}[{name}]", change) for name, change in found.items()}
 
 
-def format_resize(changes: Mapping[str, Change]) -> str:
+def format_resize(changes: Mapping[str, ShareChange]) -> str:
     """Write the annotation."""
-    plain = {name: _Change(change.milli, change.mib, change.limit) for name, change in changes.items()}
-    return msgspec.json.encode(plain, order="sorted").decode()
+    return encode_shares(
+        {
+            name: ShareDocument(milli=change.milli, mib=change.mib, limit=change.limit)
+            for name, change in changes.items()
+        }
+    )
 
 
-def _checked(where: str, found: _Change) -> Change:
+def _change(where: str, found: ShareDocument) -> ShareChange:
+    if found.gpus != 1 or found.card is not None:
+        raise BadRequest(where, "gpus or card", "left out: a resized pod keeps its GPUs")
     for key, value, low, high in (
         ("milli", found.milli, 0, WHOLE),
         ("mib", found.mib, 1, MIB_MAX),
         ("limit", found.limit, max(1, found.milli or 0), WHOLE),
     ):
         if value is not None and not low <= value <= high:
-            raise BadRequest(f"{where}.{key}", value, f"{low} to {high}")
-    return Change(
+            raise BadRequest(f"{where}.{key}", value, f"from {low} to {high}")
+    return ShareChange(
         None if found.milli is None else Milli(found.milli),
         None if found.mib is None else Mib(found.mib),
         None if found.limit is None else Milli(found.limit),
     )
 
 
-def resized(grant: Grant, changes: Mapping[str, Change]) -> Grant:
-    """The grant's next generation, on the same cards; the grant itself when nothing would change."""
+def resized_grant(grant: Grant, changes: Mapping[str, ShareChange]) -> Grant:
+    """Return the grant's next generation on the same GPUs, or the grant itself if nothing changes."""
     for name in changes:
         if name not in grant.containers:
             want = f"a container that has a share: {', '.join(grant.containers)}"
@@ -94,14 +89,17 @@ def resized(grant: Grant, changes: Mapping[str, Change]) -> Grant:
     return replace(grant, containers=containers, generation=grant.generation + 1)
 
 
-def _share(container: str, share: GpuShare, change: Change) -> GpuShare:
+def _share(container: str, held: GpuShare, change: ShareChange) -> GpuShare:
+    share = held.share
     where = f"{names.RESIZE}[{container}]"
     if share.whole:
-        raise BadRequest(where, "a whole GPU", "a share: nothing of ours stands between a program and a whole GPU")
+        raise BadRequest(
+            where, "a whole GPU", f"a share: container {container} holds a whole GPU, which cannot be resized"
+        )
     milli = share.milli if change.milli is None else change.milli
-    # A ceiling that was the share itself goes with it.
+    # A limit that is equal to the share stays equal to it.
     tied = milli if share.limit == share.milli else max(share.limit, milli)
     limit = tied if change.limit is None else change.limit
     if limit < max(1, milli):
-        raise BadRequest(f"{where}.limit", limit, f"{max(1, milli)} to {WHOLE}")
-    return GpuShare(share.gpu, milli, share.mib if change.mib is None else change.mib, limit)
+        raise BadRequest(f"{where}.limit", limit, f"from {max(1, milli)} to {WHOLE}")
+    return GpuShare(held.gpu, Share(milli, share.mib if change.mib is None else change.mib, limit))

@@ -1,4 +1,4 @@
-"""Where the pod is in each kind of object that makes pods."""
+"""Where the pod template is in each kind of object that creates pods."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -20,14 +20,14 @@ PATHS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def pod_of(kind: str, found: pods.Json) -> dict[str, Any]:
-    """The pod that an object makes; a template has no name of its own, so it has its owner's."""
+def pod_of_template(kind: str, found: pods.Json) -> dict[str, Any]:
+    """Return the pod that an object creates; a template has no name, so the pod has its owner's."""
     pod, path = found, ""
     for key in PATHS[kind]:
         path = f"{path}.{key}" if path else key
         inner = pod.get(key)
         if not isinstance(inner, Mapping):
-            raise BadRequest(path, inner, f"the pods' template of a {kind}")
+            raise BadRequest(path, inner, f"the pod template of a {kind}")
         pod = cast("pods.Json", inner)
     owner, own = pods.section(found, "metadata"), pods.section(pod, "metadata")
     name = own.get("name") or owner.get("name") or owner.get("generateName")

@@ -1,19 +1,26 @@
-"""Which cluster, and who we are there: a kubeconfig or the pod's service account, read by lightkube."""
+"""Which cluster, and with which login: a kubeconfig or the pod's service account, read by lightkube."""
 
 import os
 from pathlib import Path
+from typing import TypeAlias
 
-from lightkube import AsyncClient, Client, KubeConfig
+import httpx2
+import msgspec
+from lightkube import KubeConfig
+from lightkube.config.client_adapter import Client, ConnectionParams
 from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
 from milligpu.model.errors import Unavailable
 
+BlockingClient: TypeAlias = httpx2.Client
+"""What the functions of `fetch` need."""
 _HINT = "name one with --kubeconfig or KUBECONFIG"
 
 
-def find(kubeconfig: str | None = None) -> SingleConfig:
-    """The named file; else, inside a pod, its service account; else what kubectl would take."""
+def find_cluster(kubeconfig: str | None = None) -> SingleConfig:
+    """Read the named kubeconfig; else, in a pod, its service account; else the kubeconfig that kubectl reads."""
     try:
         if kubeconfig or "KUBERNETES_SERVICE_HOST" not in os.environ:
             default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
@@ -24,14 +31,20 @@ def find(kubeconfig: str | None = None) -> SingleConfig:
         raise Unavailable(f"no cluster: {error}", hint=_HINT) from None
     if found is None or found.user is None:
         raise Unavailable(f"no cluster: {kubeconfig or 'the kubeconfig'} names no user", hint=_HINT)
-    return found
+    return found._replace(user=_with_absolute_token_file(found))
 
 
-def client(config: SingleConfig) -> AsyncClient:
-    """lightkube's typed client, for objects that are read or written now and then."""
-    return AsyncClient(config=config, trust_env=False)
+def _with_absolute_token_file(found: SingleConfig) -> User | None:
+    """Resolve a relative `tokenFile` from the kubeconfig's directory, as kubectl does."""
+    user = found.user
+    if user is None or user.token_file is None:
+        return user
+    return msgspec.structs.replace(user, token_file=str(found.abs_file(user.token_file)))
 
 
-def blocking_client(config: SingleConfig) -> Client:
-    """The same for commands, which do one thing after the other."""
-    return Client(config=config, trust_env=False)
+def blocking_client(config: SingleConfig) -> BlockingClient:
+    """Return an HTTP client with the cluster's CA and login, for commands."""
+    try:
+        return Client(config, ConnectionParams(trust_env=False))
+    except (ConfigError, OSError) as error:
+        raise Unavailable(f"no cluster: {error}", hint=_HINT) from None

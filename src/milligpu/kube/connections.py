@@ -1,27 +1,30 @@
-"""Connections to one server, kept and used again: one request at a time on each, written and read as bytes.
+"""HTTP connections to one server, kept for further requests, with one request at a time on each.
 
-A bind and a nomination are two requests for every pod there is. With a general client most of their cost would be
-the client's own.
+A bind and a nomination are two requests for every pod; with a general HTTP client most of their cost would be the
+client's. `get_url` reads one page, such as a node agent's.
 """
 
 import asyncio
 import ssl
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import urlsplit
 
 import httptools
 
+from milligpu.model.errors import Unavailable
+
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Status and body."""
-
+class HttpAnswer:
     status: int
     body: bytes
+    retry_after: str = ""
+    """The header `Retry-After`."""
 
 
-class Lost(ConnectionError):
-    """The connection ended before the answer: whether the request was carried out, nobody knows."""
+class ConnectionLost(ConnectionError):
+    """The connection ended before the answer, so the request may or may not have been carried out."""
 
 
 class _Connection(asyncio.Protocol):
@@ -31,12 +34,13 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._body: list[bytes] = []
-        self._answer: asyncio.Future[Answer] | None = None
+        self._retry_after = ""
+        self._answer: asyncio.Future[HttpAnswer] | None = None
         self.usable = False
         """Whether it can take the next request."""
 
-    async def ask(self, request: bytes) -> Answer:
-        """Send and wait; whoever stops waiting has ended the connection."""
+    async def ask(self, request: bytes) -> HttpAnswer:
+        """Send a request and wait for its answer; a caller that is cancelled ends the connection."""
         assert self._transport is not None
         self.usable = False
         self._answer = asyncio.get_running_loop().create_future()
@@ -48,7 +52,7 @@ class _Connection(asyncio.Protocol):
             raise
 
     def close(self) -> None:
-        """Without regard to what is under way."""
+        """Close at once, even during a request."""
         self.usable = False
         if self._transport is not None:
             self._transport.abort()
@@ -56,15 +60,15 @@ class _Connection(asyncio.Protocol):
     def _fail(self, reason: str) -> None:
         self.usable = False
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Lost(reason))
+            self._answer.set_exception(ConnectionLost(reason))
 
-    # -- the transport's calls ---------------------------------------------------------------------------------
+    # -- called by the transport -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self.usable = cast(asyncio.Transport, transport), True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(str(exc or "the server hung up"))
+        self._fail(str(exc or "the server closed the connection"))
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
@@ -74,22 +78,27 @@ class _Connection(asyncio.Protocol):
             self._fail(str(error))
             self.close()
 
-    # -- the parser's calls ------------------------------------------------------------------------------------
+    # -- called by the parser ----------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self._retry_after = value.decode(errors="replace")
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
         body, self._body = b"".join(self._body), []
+        retry_after, self._retry_after = self._retry_after, ""
         if self._answer is None or self._answer.done():
-            self.close()  # an answer that nobody asked for
+            self.close()  # an answer without a request
             return
         self.usable = self._parser.should_keep_alive()
-        self._answer.set_result(Answer(self._parser.get_status_code(), body))
+        self._answer.set_result(HttpAnswer(self._parser.get_status_code(), body, retry_after))
 
 
-class Pool:
-    """At most `limit` connections at once; who finds none waits."""
+class HttpConnections:
+    """At most `limit` connections; further requests wait for one."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, limit: int) -> None:
         self._where = host, port
@@ -97,8 +106,8 @@ class Pool:
         self._slots = asyncio.Semaphore(limit)
         self._idle: list[_Connection] = []
 
-    async def ask(self, request: bytes) -> Answer:
-        """Send one whole request. Raises OSError when there is no connection, `Lost` when there was one."""
+    async def ask(self, request: bytes) -> HttpAnswer:
+        """Send one whole request. Raises `OSError` if it cannot connect, `ConnectionLost` if that ends early."""
         async with self._slots:
             connection = self._kept() or await self._connect()
             answer = await connection.ask(request)
@@ -122,6 +131,22 @@ class Pool:
         return connection
 
     def close(self) -> None:
-        """End the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
+
+
+async def get_url(url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None) -> HttpAnswer:
+    """Read one page over a connection of its own; `tls` is for https. Raises `Unavailable`."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    request = f"GET {path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
+    connections = HttpConnections(parts.hostname or "", parts.port or (443 if secure else 80), tls, limit=1)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await connections.ask(request.encode())
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"GET {url}: {type(error).__name__} {error}".rstrip()) from None
+    finally:
+        connections.close()

@@ -1,42 +1,47 @@
-"""Following a kind of object: all of them once, then every change, for as long as anybody listens.
+"""Watches: all objects of a kind once, then every change.
 
-Whatever goes wrong on the way (a connection ends, the API server restarts, a version is too old) ends in another
-list, and a list replaces all that was known: nothing is ever remembered that the cluster does not have.
+Any failure (a connection ends, the API server restarts, a version is too old) leads to another list, which replaces
+everything that was known. So nothing is remembered that the cluster no longer has.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Generic, Literal
+from typing import Generic, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
-from milligpu.kube.api import Api, Refused, Unanswered
-from milligpu.kube.objects import Listed, Thing
+from milligpu.kube.api import ApiClient, ApiRefused, ApiUnanswered
+from milligpu.kube.backoff import RETRY_S, Backoff
 from milligpu.model.errors import Unavailable
+from milligpu.wire.kubernetes import ObjectList, Thing
 
-# The API server ends a watch after this long; without bookmarks, silence for longer means a dead connection.
+# The API server ends a watch after this long.
 WATCH_S = 240
-SILENCE_S = WATCH_S + 30.0
+# The API server sends a bookmark about every minute, so longer silence means a dead connection.
+SILENCE_S = 90.0
 PAGE = 500
 _LIST_TIMEOUT_S = 60.0
-# Long enough not to storm an API server that comes back, short enough that nobody notices.
-RETRY_S = 0.5
 
 _GONE = 410
+_FORBIDDEN = 403
+_NOT_THERE = frozenset({_FORBIDDEN, 404})
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class All(Generic[Thing]):
-    """Every object there is, in place of all that was known."""
+class Relisted(Generic[Thing]):
+    """All objects; they replace everything that was known."""
 
     items: list[Thing]
 
 
 @dataclass(frozen=True, slots=True)
-class Changes(Generic[Thing]):
-    """What happened since, in order: objects that came or changed, and objects that went."""
+class Changed(Generic[Thing]):
+    """Changes in order: objects that were added, modified or deleted."""
 
     items: list[tuple[Literal["ADDED", "MODIFIED", "DELETED"], Thing]]
 
@@ -48,8 +53,6 @@ class _Event(msgspec.Struct):
 
 class _Mark(msgspec.Struct):
     class Meta(msgspec.Struct):
-        """Where the watch is."""
-
         resourceVersion: str = ""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
@@ -58,42 +61,56 @@ class _Mark(msgspec.Struct):
 
 
 class Watch(Generic[Thing]):
-    """Follows one kind, such as `/api/v1/pods`, or those of it that selectors match."""
+    """Follows the objects of one path, such as `/api/v1/pods`, or those that selectors match."""
 
     def __init__(
         self,
-        api: Api,
+        api: ApiClient,
         path: str,
         kind: type[Thing],
         *,
         labels: str = "",
         fields: str = "",
         retry_s: float = RETRY_S,
+        on_list: Callable[[], None] = lambda: None,
+        optional: bool = False,
     ) -> None:
-        """`fields` is a field selector, such as `spec.nodeName=n1`."""
+        """`fields` is a field selector, such as `spec.nodeName=n1`; `on_list` is called when a list begins.
+
+        `optional`: a cluster that does not know this kind of object, or does not let us see it, has none of it.
+        """
+        self._on_list = on_list
+        self._optional = optional
         self._api = api
         self._path = path
         chosen = {"labelSelector": labels, "fieldSelector": fields}
         self._selectors = "".join(f"&{key}={quote(value)}" for key, value in chosen.items() if value)
         self._kind = kind
-        self._retry_s = retry_s
+        self._backoff = Backoff(retry_s)
         self._decoder = msgspec.json.Decoder(kind)
-        self._pages = msgspec.json.Decoder(Listed[kind])
+        self._pages = msgspec.json.Decoder(ObjectList[kind])
         self._events = msgspec.json.Decoder(_Event)
         self._marks = msgspec.json.Decoder(_Mark)
         self._version = ""
 
-    async def follow(self) -> AsyncIterator[All[Thing] | Changes[Thing]]:
-        """All, then changes; all again whenever the thread was lost."""
+    async def follow(self) -> AsyncIterator[Relisted[Thing] | Changed[Thing]]:
+        """Yield all objects, then changes; all objects again after a failure."""
         while True:
             try:
-                yield All(await self._list())
+                listed = await self._list()
+                self._backoff.reset()
+                yield Relisted(listed)
                 async for changes in self._changes():
                     yield changes
-            except Unavailable:
-                await asyncio.sleep(self._retry_s)
+            except Unavailable as error:
+                if self._optional and isinstance(error, ApiRefused) and error.status in _NOT_THERE:
+                    if error.status == _FORBIDDEN:
+                        log.warning("Not allowed to list objects, going on without them", error=error.message)
+                    yield Relisted([])
+                await asyncio.sleep(self._backoff.after(error))
 
     async def _list(self) -> list[Thing]:
+        self._on_list()
         items: list[Thing] = []
         more = ""
         while True:
@@ -104,7 +121,7 @@ class Watch(Generic[Thing]):
             if not more:
                 return items
 
-    async def _changes(self) -> AsyncIterator[Changes[Thing]]:
+    async def _changes(self) -> AsyncIterator[Changed[Thing]]:
         while True:
             path = (
                 f"{self._path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"
@@ -112,12 +129,13 @@ class Watch(Generic[Thing]):
             )
             try:
                 async for lines in self._api.lines(path, SILENCE_S):
+                    self._backoff.reset()
                     found = self._read(lines)
                     if found:
-                        yield Changes(found)
-            except Unanswered:
-                # The stream broke: the next one goes on where this one was.
-                await asyncio.sleep(self._retry_s)
+                        yield Changed(found)
+            except ApiUnanswered as error:
+                # The stream broke; the next one continues from the same version.
+                await asyncio.sleep(self._backoff.after(error))
 
     def _read(self, lines: list[bytes]) -> list[tuple[Literal["ADDED", "MODIFIED", "DELETED"], Thing]]:
         found: list[tuple[Literal["ADDED", "MODIFIED", "DELETED"], Thing]] = []
@@ -132,5 +150,59 @@ class Watch(Generic[Thing]):
                     self._version = self._marks.decode(event.object).metadata.resourceVersion
                 case _:
                     mark = self._marks.decode(event.object)
-                    raise Refused(f"watch {self._path}", mark.code or _GONE, mark.message)
+                    raise ApiRefused(f"watch {self._path}", mark.code or _GONE, mark.message)
         return found
+
+
+class SharedWatch(Generic[Thing]):
+    """One watch for several readers in one process; each sees all objects first and then every change."""
+
+    def __init__(self, watch: Watch[Thing]) -> None:
+        self._watch = watch
+        self._known: dict[str, Thing] | None = None
+        self._readers: set[asyncio.Queue[Relisted[Thing] | Changed[Thing]]] = set()
+
+    async def run(self) -> None:
+        """Follow the objects, until cancelled."""
+        async for news in self._watch.follow():
+            self._remember(news)
+            for reader in self._readers:
+                reader.put_nowait(news)
+
+    def _remember(self, news: Relisted[Thing] | Changed[Thing]) -> None:
+        self._known = _known_after(self._known or {}, news)
+
+    async def follow(self) -> AsyncIterator[Relisted[Thing] | Changed[Thing]]:
+        """Yield all objects as soon as they are known, then changes, as `Watch.follow` does."""
+        reader = asyncio.Queue[Relisted[Thing] | Changed[Thing]]()
+        self._readers.add(reader)
+        if self._known is not None:
+            reader.put_nowait(Relisted(list(self._known.values())))
+        try:
+            while True:
+                yield await reader.get()
+        finally:
+            self._readers.discard(reader)
+
+
+Followed: TypeAlias = Watch[Thing] | SharedWatch[Thing]
+
+
+async def follow_all(watch: Followed[Thing]) -> AsyncIterator[list[Thing]]:
+    """Yield all objects that there are now, after every change."""
+    known: dict[str, Thing] = {}
+    async for news in watch.follow():
+        known = _known_after(known, news)
+        yield list(known.values())
+
+
+def _known_after(known: dict[str, Thing], news: Relisted[Thing] | Changed[Thing]) -> dict[str, Thing]:
+    """The objects by uid after some news; for changes it is the same mapping."""
+    if isinstance(news, Relisted):
+        return {thing.metadata.uid: thing for thing in news.items}
+    for kind, thing in news.items:
+        if kind == "DELETED":
+            known.pop(thing.metadata.uid, None)
+        else:
+            known[thing.metadata.uid] = thing
+    return known

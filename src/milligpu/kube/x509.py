@@ -1,4 +1,4 @@
-"""The parts that every certificate here is made of: who, until when, what for, and the bytes."""
+"""Making certificates: CAs, certificates of servers and clients, and their PEM files."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-# Clocks of API servers and ours may differ.
+# The clocks of API servers may be behind ours.
 _SKEW = timedelta(minutes=10)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A key of the curve that every TLS library knows."""
+    """Generate a key on the curve that every TLS library supports."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def subject_name(common: str, organizations: Sequence[str] = ()) -> x509.Name:
-    """Kubernetes reads the user from the common name and the groups from the organizations."""
+    """Make a subject; Kubernetes reads the user from the common name and the groups from the organizations."""
     parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
     return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
@@ -27,7 +27,7 @@ def subject_name(common: str, organizations: Sequence[str] = ()) -> x509.Name:
 def sign_authority(
     name: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, lifetime: timedelta
 ) -> x509.Certificate:
-    """A certificate that signs others, signed by itself; it cannot make further authorities."""
+    """Make a self-signed CA certificate, which cannot sign further CAs."""
     builder = _builder(name, name, key.public_key(), now, lifetime)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return builder.add_extension(_key_usage(sign=True), critical=True).sign(key, hashes.SHA256())
@@ -43,7 +43,7 @@ def sign_leaf(
     usages: Sequence[x509.ObjectIdentifier],
     hosts: Sequence[str] = (),
 ) -> x509.Certificate:
-    """A certificate for a client, or for a server that is reached under `hosts`, addresses or names."""
+    """Make a certificate for a client, or for a server with these names and addresses (`hosts`)."""
     issuer_name, issuer_key = issuer
     builder = _builder(subject, issuer_name, key.public_key(), now, lifetime)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -56,12 +56,11 @@ def sign_leaf(
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """The certificate as servers and clients read it."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key, not encrypted: whoever stores it guards it."""
+    """Return the key in PEM, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

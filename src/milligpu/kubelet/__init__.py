@@ -1,4 +1,4 @@
-"""The kubelet's own APIs on a node: offering devices, and asking which pod holds which.
+"""The kubelet's APIs on a node: offering device slots, and finding out which container holds which.
 
 `_generated/` comes from `proto/`; nothing outside this package imports it.
 """

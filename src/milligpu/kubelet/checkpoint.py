@@ -1,30 +1,20 @@
-"""The kubelet's own record of what it handed out: exact where the pod-resources API is not.
+"""The kubelet's checkpoint of device allocations, which says more than the pod-resources API.
 
-That API names pods without their uid and leaves out init containers; this file has both, and the very CDI names
-that Allocate answered with. It is the kubelet's internal business, though its form has not changed for years:
-whatever does not read in it counts as not there, and the API is asked instead.
+The API names pods without their uid and leaves out init containers. The checkpoint has both, and the CDI names that
+Allocate answered with. It is an internal file of the kubelet, though its format has not changed for years: a file
+that cannot be read counts as missing, and the API is asked instead.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from google.protobuf.message import DecodeError
 
 from milligpu.kubelet._generated import deviceplugin_pb2 as pb
+from milligpu.kubelet.held_devices import HeldDevices
+from milligpu.model.request import PodRef
 
 FILE = "kubelet_internal_checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One container's holding of one resource."""
-
-    pod_uid: str
-    container: str
-    resource: str
-    devices: tuple[str, ...]
-    """The CDI names it was answered with."""
 
 
 class _Entry(msgspec.Struct):
@@ -42,19 +32,24 @@ class _File(msgspec.Struct):
     data: _Data = msgspec.field(name="Data")
 
 
-def read_checkpoint(folder: Path) -> list[Recorded] | None:
-    """Everything the kubelet remembers; None when there is no such file or it does not read."""
+def read_checkpoint(folder: Path) -> list[HeldDevices] | None:
+    """Return all allocations; None if there is no such file or it cannot be read."""
     try:
         found = msgspec.json.decode((folder / FILE).read_bytes(), type=_File)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     return [
-        Recorded(entry.pod_uid, entry.container, entry.resource, _devices(entry.answer or b""))
+        HeldDevices(
+            PodRef("", "", entry.pod_uid),
+            entry.container,
+            entry.resource,
+            cdi_names=_cdi_names(entry.answer or b""),
+        )
         for entry in found.data.entries or []
     ]
 
 
-def _devices(answer: bytes) -> tuple[str, ...]:
+def _cdi_names(answer: bytes) -> tuple[str, ...]:
     try:
         return tuple(device.name for device in pb.ContainerAllocateResponse.FromString(answer).cdi_devices)
     except DecodeError:

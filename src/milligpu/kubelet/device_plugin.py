@@ -1,6 +1,6 @@
-"""A device plugin: offers slots of one resource to the kubelet and answers when it hands them out.
+"""A device plugin: offers device slots of one resource to the kubelet and answers its Allocate calls.
 
-Slots are anonymous: they only count. Whose they became is asked of the pod-resources API afterwards.
+Slots are anonymous and only count. Which container got them is found out from the kubelet afterwards.
 """
 
 import asyncio
@@ -17,88 +17,89 @@ from asyncinotify import Inotify, Mask
 from milligpu.kubelet import rpc
 from milligpu.kubelet._generated import deviceplugin_pb2 as pb
 from milligpu.model.errors import BadRequest
+from milligpu.wait import wait_for_event
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "milligpu-"
-"""Of our plugins' sockets."""
+"""The prefix of our plugins' socket names."""
 # The kubelet's limits: an ID has at most 63 characters, and a list of more IDs than this nears its 4 MiB.
 SLOT_MAX = 63
 SLOTS_MAX = 50_000
 
 SOCKET_PATH_MAX = 107
 
-# While no plugin is registered, the kubelet rejects pods for good: one that restarts or starts is met at once.
+# While no plugin is registered the kubelet rejects pods for good, so a kubelet that starts is found quickly.
 _POLL_S = 0.1
-# While the kernel tells of every change in the folder, this is for a folder that was replaced.
+# Inotify reports every change in the directory; this is for a directory that was replaced.
 _LOOK_S = 2.0
 _CHANGES = Mask.CREATE | Mask.DELETE | Mask.MOVED_TO | Mask.MOVED_FROM
 _REGISTER_TIMEOUT_S = 5.0
-# The kubelet asks for the slots of whom it has just registered within milliseconds.
+# The kubelet asks a newly registered plugin for its slots within milliseconds.
 _ASKED_S = 2.0
 # A successor registers within moments; the kubelet waits for an answer as long as it takes.
 _SUCCESSOR_S = 30.0
-# The kubelet takes a list of thousands of slots in within milliseconds, and waits for an answer without end.
+# The kubelet processes a list of thousands of slots within milliseconds, and waits for an answer without limit.
 _HEARD_S = 0.5
 
 Allocate = Callable[[Sequence[str]], Awaitable[str]]
-"""Given the slots of one container, the CDI device name that it will need to start."""
+"""Takes the slots of one container; returns the CDI name of the device that the container needs to start."""
 
 
 class _Busy:
-    """Who is at it, and a way to wait until nobody is."""
+    """Counts calls in progress, and waits until there are none."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._nobody = asyncio.Event()
-        self._nobody.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def __enter__(self) -> None:
         self._count += 1
-        self._nobody.clear()
+        self._idle.clear()
 
     def __exit__(self, *_: object) -> None:
         self._count -= 1
         if not self._count:
-            self._nobody.set()
+            self._idle.set()
 
     async def ended(self) -> None:
-        await self._nobody.wait()
+        await self._idle.wait()
 
 
 class DevicePlugin:
-    """One resource on one node; `run` keeps it registered, whatever the kubelet does."""
+    """One resource on one node; `run` keeps it registered across restarts of the kubelet."""
 
     def __init__(self, folder: Path, resource: str, allocate: Allocate) -> None:
         self._folder = folder
         self._resource = resource
         self._allocate = allocate
         self._name = f"{SOCKET_PREFIX}{resource.replace('/', '-')}-"
-        # A new agent's socket stands beside that of the one before.
+        # A new agent's socket exists next to that of its predecessor.
         self._socket = folder / f"{self._name}{secrets.token_hex(3)}.sock"
         if len(str(self._socket)) > SOCKET_PATH_MAX:
-            raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters, as Linux has it")
+            raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters (Linux)")
         self._slots: frozenset[str] = frozenset()
         self._listeners: list[asyncio.Event] = []
         self._again = False
         self._look = asyncio.Event()
-        """Set when there may be something to do about the kubelet."""
+        """Set when the kubelet's socket or the registration may have changed."""
         self._retired = False
         self._sent: frozenset[str] = frozenset()
-        """The slots that the kubelet last heard of."""
+        """The slots that were last sent to the kubelet."""
         self._answering = _Busy()
         self.registered = asyncio.Event()
-        """Set while the kubelet knows us, and asks us and nobody else."""
+        """Set while the kubelet has registered this plugin for the resource."""
         self._asked = asyncio.Event()
-        """Set when it has asked for our slots since we last registered."""
+        """Set when the kubelet has asked for the slots since the last registration."""
 
     def offer(self, slots: Iterable[str]) -> None:
-        """Replace the slots; the kubelet is told at once, where they are others than before."""
+        """Replace the slots; changes are sent to the kubelet at once."""
         found = frozenset(slots)
         if found == self._slots:
             return
         if len(found) > SLOTS_MAX:
-            raise BadRequest("slots", len(found), f"at most {SLOTS_MAX}: the kubelet takes no longer list")
+            raise BadRequest("slots", len(found), f"at most {SLOTS_MAX}, the longest list that the kubelet accepts")
         for slot in found:
             if not 1 <= len(slot) <= SLOT_MAX:
                 raise BadRequest("slot", slot, f"1 to {SLOT_MAX} characters")
@@ -107,7 +108,7 @@ class DevicePlugin:
             listener.set()
 
     async def run(self) -> None:
-        """Serve and stay registered until cancelled; a restarted kubelet is registered with anew."""
+        """Serve and stay registered until cancelled; registers again with a restarted kubelet."""
         for left in self._folder.glob(f"{self._name}*.sock"):
             left.unlink(missing_ok=True)
         while True:
@@ -120,12 +121,12 @@ class DevicePlugin:
             finally:
                 watching.cancel()
                 self.registered.clear()
-                await self._answering.ended()  # a pod whose Allocate is cut off is rejected for good
+                await self._answering.ended()  # the kubelet rejects a pod for good if its Allocate breaks off
                 await server.stop(grace=None)
                 self._socket.unlink(missing_ok=True)
 
     async def _stay_registered(self, kubelet: tuple[int, int], watching: "asyncio.Task[None]") -> None:
-        """As long as it is this kubelet, whenever it lets go of us."""
+        """Register again whenever this kubelet drops the plugin, until the kubelet is another one."""
         while self._retired or (self._identity(self._folder / KUBELET_SOCKET) == kubelet and self._socket.exists()):
             self._look.clear()
             if not self.registered.is_set() or self._again:
@@ -134,13 +135,11 @@ class DevicePlugin:
                     self.registered.set()
                 else:
                     self.registered.clear()
-            told = self.registered.is_set() and not watching.done()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S if told else _POLL_S):
-                    await self._look.wait()
+            watched = self.registered.is_set() and not watching.done()
+            await wait_for_event(self._look, _LOOK_S if watched else _POLL_S)
 
     async def _watch_folder(self) -> None:
-        """Look whenever a socket comes or goes; ends where the kernel has no more watches to give."""
+        """Check whenever a socket is added or removed; ends if the kernel has no inotify watch left."""
         with suppress(OSError), Inotify() as folder:
             cast(Any, folder).add_watch(self._folder, _CHANGES)
             self._look.set()  # something may have changed before
@@ -148,40 +147,36 @@ class DevicePlugin:
                 self._look.set()
 
     async def _introduce(self) -> bool:
-        """Register, and be asked for our slots.
+        """Register, and wait until the kubelet asks for the slots.
 
-        A kubelet that sees late that an earlier stream has ended disconnects whom it registered since; where that
-        comes before it has asked, there is no stream of ours whose end would tell us.
+        A kubelet that notices late that an earlier stream has ended disconnects the plugin that registered since.
+        If that happens before it has asked for the slots, no stream of this plugin ends, and nothing else shows it.
         """
         self._asked.clear()
-        if await self._register(self._socket):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_ASKED_S):
-                    await self._asked.wait()
-        return self._asked.is_set()
+        return await self._register(self._socket) and await wait_for_event(self._asked, _ASKED_S)
 
     def register_again(self) -> None:
-        """The kubelet may have let go of us."""
+        """Register again, because the kubelet may have dropped this plugin."""
         if not self._retired:
             self._again = True
             self._look.set()
 
     async def disown(self) -> None:
-        """Make the kubelet forget whose stream is whose, so that the end of a predecessor's is not taken for ours.
+        """Keep the kubelet from taking the end of a predecessor's stream for the end of this plugin.
 
-        A kubelet remembers one client per resource, and when any stream of it ends, disconnects whichever
-        it remembers. A registration that fails leaves it with none, and what it has of us in use.
+        A kubelet remembers one client per resource, and disconnects that one when any stream of the resource ends.
+        A registration that fails leaves it with no client to disconnect, while it keeps the slots.
         """
-        nobody = self._socket.with_suffix(".none")
-        server = await rpc.serve(nobody, "milligpu.Nobody", {})
+        absent = self._socket.with_suffix(".none")
+        server = await rpc.serve(absent, "milligpu.Nobody", {})
         try:
-            await self._register(nobody)
+            await self._register(absent)
         finally:
             await server.stop(grace=None)
-            nobody.unlink(missing_ok=True)
+            absent.unlink(missing_ok=True)
 
     def retire(self) -> None:
-        """A successor has registered, or is about to: keep the stream, and pass on what is asked of us still."""
+        """Keep the stream and pass Allocate calls on, because a successor registers."""
         self._retired = True
 
     async def _pass_on(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
@@ -201,7 +196,7 @@ class DevicePlugin:
 
     @staticmethod
     def _identity(socket: Path) -> tuple[int, int] | None:
-        """What tells a socket from the one that replaces it."""
+        """Return what distinguishes a socket from one that replaces it."""
         try:
             found = socket.stat()
         except FileNotFoundError:
@@ -209,7 +204,7 @@ class DevicePlugin:
         return found.st_ino, found.st_ctime_ns
 
     async def _register(self, socket: Path) -> bool:
-        """Tell the kubelet about us; one that is still starting, or just going, is met again."""
+        """Register with the kubelet; False if it is starting or stopping."""
         request = pb.RegisterRequest(version=VERSION, endpoint=socket.name, resource_name=self._resource)
         async with rpc.channel(self._folder / KUBELET_SOCKET) as kubelet:
             try:
@@ -220,7 +215,6 @@ class DevicePlugin:
         return True
 
     def methods(self) -> dict[str, object]:
-        """What the kubelet may call."""
         return {
             "GetDevicePluginOptions": rpc.answering(pb.Empty, self._on_options),
             "ListAndWatch": rpc.streaming(pb.Empty, self._on_list),
@@ -247,10 +241,10 @@ class DevicePlugin:
                 self.register_again()
 
     async def _on_allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
-        """Answer, and never about slots that the kubelet believes to be gone.
+        """Answer, but not before the kubelet knows all slots that it asked for.
 
-        It may have chosen them just before it heard that; of such an answer it dies (a nil pointer, in 1.36). Whose
-        slots they became is in use, and in use is offered again: it has to hear of that first.
+        It may have chosen slots just before it received a list without them, and would crash on the answer (a nil
+        pointer, in 1.36). Slots in use are offered again, so the kubelet has to receive that list first.
         """
         with self._answering:
             return await (self._pass_on(request) if self._retired else self._answer(request))

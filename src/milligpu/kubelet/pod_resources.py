@@ -1,26 +1,16 @@
-"""Which container holds which slots: the kubelet's pod-resources API, the truth after the fact."""
+"""The kubelet's pod-resources API: which container holds which device slots."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
 
 from milligpu.kubelet import rpc
 from milligpu.kubelet._generated import podresources_pb2 as pb
+from milligpu.kubelet.held_devices import HeldDevices
 from milligpu.model.errors import Unavailable
+from milligpu.model.request import PodRef
 
 _TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What one container holds, by resource name."""
-
-    namespace: str
-    pod: str
-    container: str
-    slots: Mapping[str, frozenset[str]]
 
 
 class PodResources:
@@ -31,26 +21,24 @@ class PodResources:
         self._channel = rpc.channel(socket)
 
     async def close(self) -> None:
-        """Let go of the connection."""
         await self._channel.close()
 
-    async def held(self) -> list[Held]:
-        """Every container that holds a device now."""
+    async def held(self) -> list[HeldDevices]:
         try:
             method, request = "/v1.PodResourcesLister/List", pb.ListPodResourcesRequest()
             answer = await rpc.call(self._channel, method, request, pb.ListPodResourcesResponse, _TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise Unavailable(f"kubelet at {self._socket}: {error.code().name}: {error.details()}") from None
         return [
-            Held(pod.namespace, pod.name, container.name, _collect(container))
+            HeldDevices(PodRef(pod.namespace, pod.name), container.name, resource, slots)
             for pod in answer.pod_resources
             for container in pod.containers
-            if container.devices
+            for resource, slots in _slots(container).items()
         ]
 
 
-def _collect(container: pb.ContainerResources) -> dict[str, frozenset[str]]:
-    """The kubelet sends an entry for each device; put those of one resource together."""
+def _slots(container: pb.ContainerResources) -> dict[str, frozenset[str]]:
+    """Collect the slots of each resource, because the kubelet sends one entry per device."""
     slots: dict[str, set[str]] = {}
     for devices in container.devices:
         slots.setdefault(devices.resource_name, set()).update(devices.device_ids)

@@ -1,4 +1,4 @@
-"""Calls over the kubelet's unix sockets, with types: the few lines that generated stubs would do without them."""
+"""Typed gRPC calls over the kubelet's unix sockets; generated stubs have no types."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -11,12 +11,11 @@ from google.protobuf.message import Message
 _In = TypeVar("_In", bound=Message)
 _Out = TypeVar("_Out", bound=Message)
 
-# The kubelet's default; one answer about a full node with thousands of devices comes near 1 MiB.
+# The kubelet's default; one answer about a full node with thousands of devices is nearly 1 MiB.
 MESSAGE_MAX = 16 * 1024 * 1024
 
 
 def channel(socket: Path) -> grpc.aio.Channel:
-    """A connection to a server behind a unix socket."""
     return grpc.aio.insecure_channel(f"unix:{socket}", options=[("grpc.max_receive_message_length", MESSAGE_MAX)])
 
 
@@ -32,7 +31,7 @@ async def call(to: grpc.aio.Channel, method: str, message: Message, answer: type
 
 
 def answering(takes: type[_In], handle: Callable[[_In], Awaitable[Message]]) -> Any:
-    """A method that answers one message with one."""
+    """Make a method that answers a message with one message."""
 
     async def serve(request: _In, _context: object) -> Message:
         return await handle(request)
@@ -43,7 +42,7 @@ def answering(takes: type[_In], handle: Callable[[_In], Awaitable[Message]]) -> 
 
 
 def streaming(takes: type[_In], handle: Callable[[_In], AsyncIterator[Message]]) -> Any:
-    """A method that answers one message with many, for as long as the caller stays."""
+    """Make a method that answers a message with a stream of messages."""
 
     async def serve(request: _In, _context: object) -> AsyncIterator[Message]:
         async for message in handle(request):

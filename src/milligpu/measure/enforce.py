@@ -1,4 +1,4 @@
-"""How well shares are held: the cases of `milligpu bench enforce`."""
+"""How exactly shares are enforced: the cases of `milligpu measure enforce`."""
 
 import os
 import time
@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from milligpu.bench.shares import WINDOW_NS, Sample, Step, share, worst_error
-from milligpu.bench.stage import Report, Share, Stage, come_first
-from milligpu.model.qos import Policy
+from milligpu.measure.share_windows import WINDOW_NS, BusySample, ShareStep, used_percent, worst_error
+from milligpu.measure.testbed import LoadReport, Testbed, compute_share, raise_priority
+from milligpu.model.policy import SharePolicy
+from milligpu.model.request import Share
 from milligpu.model.units import WHOLE
 
 _WARM_NS = 1_000_000_000
-# Windows of ten seconds, sliding over two more.
+# Windows of ten seconds, sliding over two more seconds.
 _MEASURED_NS = WINDOW_NS + 2_000_000_000
 _SAMPLE_SECONDS = 0.1
 _LAUNCH_PAIRS = 7
-# With more late launches the modelled card was not on time, and figures say little: measure again, so often at most
-# and for so long in all.
+# With more late launches than this the machine was too slow for the modeled GPU and the figures are not exact: the
+# case is repeated, up to this number of tries and for at most this time over all cases.
 LATE_MAX = 10
 _TRIES = 3
 _SPARE_S = 120.0
@@ -26,8 +27,8 @@ Load = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One case; percentages are of the card's time, and None is what a case does not measure."""
+class CaseResult:
+    """Result of one case; percentages are of the GPU's time, and None is what a case does not measure."""
 
     case: str
     wanted: Sequence[float]
@@ -39,121 +40,142 @@ class Result:
     p99_ms_beside: float | None = None
     arbiter_cpu_percent: float | None = None
     launch_ns_bare: float | None = None
-    """What the call of an empty launch takes without the limits library."""
+    """Duration of one launch of an empty kernel without the limits library."""
     launch_ns_over_bare: float | None = None
-    """What it takes longer inside a lease."""
+    """How much longer the launch takes with the limits library, while the tenant holds the lease."""
     late_launches: int = 0
-    """Launches that the CPU of this machine finished too late for the modelled card."""
+    """Launches that the CPU of this machine finished too late for the modeled GPU."""
     tries: int = 1
-    """How often it was measured, of which this is the time with the fewest late launches."""
+    """How often the case was measured; this is the result with the fewest late launches."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """Tenants with programs, and what each should get."""
+class EnforceCase:
+    """Tenants, their programs, and the share that each should get."""
 
     name: str
     shares: Sequence[Share]
     loads: Sequence[Sequence[Load]]
-    """Of each tenant: its programs."""
+    """The programs of each tenant."""
     wanted: Sequence[float] = ()
     resized: Sequence[int] = ()
-    """New shares, in the middle of it."""
+    """New shares, set half-way through the measurement."""
+    policy: SharePolicy = SharePolicy.BEST_EFFORT
 
 
 def _train(kernel: int, **options: int) -> Load:
     return ("train", f"kernel={kernel}", *(f"{name}={value}" for name, value in options.items()))
 
 
+def _shares(*milli: int) -> tuple[Share, ...]:
+    return tuple(compute_share(each) for each in milli)
+
+
 SHORT, MIDDLE, LONG = 100, 1000, 20_000
 CASES = (
-    Case("70/30", (Share(700), Share(300)), ([_train(MIDDLE)],) * 2),
-    Case("50/30/20", (Share(500), Share(300), Share(200)), ([_train(MIDDLE)],) * 3),
-    Case("4x25", (Share(250),) * 4, ([_train(MIDDLE)],) * 4),
-    Case("kernels of 0.1 ms against 20 ms", (Share(500), Share(500)), ([_train(SHORT)], [_train(LONG)])),
-    Case("graphs", (Share(700), Share(300)), ([_train(156, graph=32)], [_train(MIDDLE)])),
-    Case("one process against eight", (Share(500), Share(500)), ([_train(MIDDLE)], [_train(MIDDLE)] * 8)),
-    Case(
+    EnforceCase("70/30", _shares(700, 300), ([_train(MIDDLE)],) * 2),
+    EnforceCase("50/30/20", _shares(500, 300, 200), ([_train(MIDDLE)],) * 3),
+    EnforceCase("4x25", _shares(250, 250, 250, 250), ([_train(MIDDLE)],) * 4),
+    EnforceCase(
+        "kernels of 0.1 ms against 20 ms",
+        _shares(500, 500),
+        ([_train(SHORT)], [_train(LONG)]),
+    ),
+    EnforceCase("graphs", _shares(700, 300), ([_train(156, graph=32)], [_train(MIDDLE)])),
+    EnforceCase(
+        "one process against eight",
+        _shares(500, 500),
+        ([_train(MIDDLE)], [_train(MIDDLE)] * 8),
+    ),
+    EnforceCase(
         "one tenant idle half of the time",
-        (Share(500), Share(500)),
+        _shares(500, 500),
         ([_train(MIDDLE, period=1_000_000, busy=500_000)], [_train(MIDDLE)]),
         wanted=(25, 75),
     ),
-    Case(
+    EnforceCase(
         "synchronous, kernels of 1 ms and gaps of 0.2 ms",
-        (Share(500), Share(500)),
+        _shares(500, 500),
         ([("sync", f"kernel={MIDDLE}", "gap=200")], [_train(MIDDLE)]),
     ),
-    Case("resize 70/30 to 30/70", (Share(700), Share(300)), ([_train(MIDDLE)],) * 2, resized=(300, 700)),
-    Case(
+    EnforceCase(
+        "resize 70/30 to 30/70",
+        _shares(700, 300),
+        ([_train(MIDDLE)],) * 2,
+        resized=(300, 700),
+    ),
+    EnforceCase(
         "fixed share, alone",
-        (Share(300, limit=300, policy=Policy.FIXED),),
+        (compute_share(300, limit=300),),
         ([_train(MIDDLE)],),
+        policy=SharePolicy.FIXED,
     ),
 )
 _REQUESTS = ("requests", "kernel=100", "count=20", "load=30")
 
 
-def run(stage: Stage, case: Case) -> Result:
-    """Measure shares."""
-    stage.tenants(case.shares)
-    pids = [[stage.start(tenant, *load).pid for load in loads] for tenant, loads in enumerate(case.loads)]
+def run(testbed: Testbed, case: EnforceCase) -> CaseResult:
+    """Measure the shares of one case."""
+    testbed.tenants(case.shares, policy=case.policy)
+    pids = [[testbed.start(tenant, *load).pid for load in loads] for tenant, loads in enumerate(case.loads)]
     wanted = case.wanted or [each.milli / 10 for each in case.shares]
-    steps = [Step(0, wanted)]
+    steps = [ShareStep(0, wanted)]
 
     def resize() -> None:
         for tenant, milli in enumerate(case.resized):
-            stage.resize(tenant, milli)
-        steps.append(Step(time.monotonic_ns(), [milli / 10 for milli in case.resized]))
+            testbed.resize(tenant, milli)
+        steps.append(ShareStep(time.monotonic_ns(), [milli / 10 for milli in case.resized]))
 
-    samples, cpu = _watch(stage, _MEASURED_NS, resize if case.resized else None)
-    stage.stop()
+    samples, cpu = _watch(testbed, _MEASURED_NS, resize if case.resized else None)
+    testbed.stop()
     first, last = samples[0], samples[-1]
-    measured = [share(first, last, mine) for mine in pids]
+    measured = [used_percent(first, last, mine) for mine in pids]
     all_busy = sum(wanted) == 100 and not case.resized
-    return Result(
+    return CaseResult(
         case.name,
         [round(each, 2) for each in (steps[-1].shares if case.resized else wanted)],
         [round(each, 2) for each in measured],
         max_error_points=round(worst_error(samples, pids, steps), 2),
         idle_percent=round(100 - sum(measured), 2) if all_busy else None,
         arbiter_cpu_percent=round(cpu, 3),
-        late_launches=stage.late_launches(),
+        late_launches=testbed.late_launches(),
     )
 
 
-def _watch(stage: Stage, length: int, half_way: Callable[[], None] | None = None) -> tuple[list[Sample], float]:
-    """Let the programs begin, then look for so long; what the card counted, and the arbiter's CPU in percent."""
-    stage.begin()
+def _watch(
+    testbed: Testbed, length: int, half_way: Callable[[], None] | None = None
+) -> tuple[list[BusySample], float]:
+    """Start the programs and sample the GPU for `length` ns; the samples, and the arbiter's CPU percentage."""
+    testbed.begin()
     start = time.monotonic_ns() + _WARM_NS
     while time.monotonic_ns() < start:
         time.sleep(_SAMPLE_SECONDS)
-    before = stage.arbiter.totals().cpu_ns
-    samples = [stage.sample(time.monotonic_ns)]
+    before = testbed.arbiter.totals().cpu_ns
+    samples = [testbed.sample(time.monotonic_ns)]
     while samples[-1].time - samples[0].time < length:
         if half_way is not None and samples[-1].time - samples[0].time > length // 2:
             half_way()
             half_way = None
         time.sleep(_SAMPLE_SECONDS)
-        samples.append(stage.sample(time.monotonic_ns))
+        samples.append(testbed.sample(time.monotonic_ns))
     passed = samples[-1].time - samples[0].time
-    return samples, 100 * (stage.arbiter.totals().cpu_ns - before) / passed
+    return samples, 100 * (testbed.arbiter.totals().cpu_ns - before) / passed
 
 
-def run_alone(stage: Stage) -> Result:
-    """Throughput and the cost of a launch with the whole card as a share, against the bare card."""
+def run_alone(testbed: Testbed) -> CaseResult:
+    """Throughput and launch cost with the whole GPU as a share, compared with no limits."""
     name, load, length = "alone with a full share", _train(SHORT), WINDOW_NS // 2
     rates: list[float] = []
     for tenant in (None, 0):
-        stage.tenants((Share(WHOLE),))
-        pid = stage.start(tenant, *load).pid
-        samples, cpu = _watch(stage, length)
-        stage.stop()
-        rates.append(share(samples[0], samples[-1], [pid]))
+        testbed.tenants((compute_share(WHOLE),))
+        pid = testbed.start(tenant, *load).pid
+        samples, cpu = _watch(testbed, length)
+        testbed.stop()
+        rates.append(used_percent(samples[0], samples[-1], [pid]))
     bare, limited = rates
-    late = stage.late_launches()
-    launch, longer = _time_launches(stage)
-    return Result(
+    late = testbed.late_launches()
+    launch, longer = _time_launches(testbed)
+    return CaseResult(
         name,
         [100],
         [round(limited, 2)],
@@ -165,43 +187,43 @@ def run_alone(stage: Stage) -> Result:
     )
 
 
-def _time_launches(stage: Stage) -> tuple[float, float]:
-    """Medians, in nanoseconds: a bare launch, and the difference of a limited one measured right after it."""
+def _time_launches(testbed: Testbed) -> tuple[float, float]:
+    """Medians, in nanoseconds: a launch without limits, and how much longer one with limits takes."""
     pairs: list[tuple[int, int]] = []
     for _ in range(_LAUNCH_PAIRS):
-        bare, limited = (_time_launch(stage, tenant) for tenant in (None, 0))
+        bare, limited = (_time_launch(testbed, tenant) for tenant in (None, 0))
         pairs.append((bare, limited))
     return median(bare for bare, _ in pairs), median(limited - bare for bare, limited in pairs)
 
 
-def _time_launch(stage: Stage, tenant: int | None) -> int:
-    """An ordinary process: the threads that run its kernels would take turns with an urgent one."""
-    stage.tenants((Share(WHOLE),))
+def _time_launch(testbed: Testbed, tenant: int | None) -> int:
+    """Median time of one launch, without real-time priority: the threads that run the kernels would compete."""
+    testbed.tenants((compute_share(WHOLE),))
     urgent = os.sched_getscheduler(0) == os.SCHED_RR
     if urgent:
-        come_first(urgent=False)
-    stage.start(tenant, "launches")
-    stage.begin()
-    report = stage.stop()[0]
+        raise_priority(urgent=False)
+    testbed.start(tenant, "launches")
+    testbed.begin()
+    report = testbed.stop()[0]
     if urgent:
-        come_first()
+        raise_priority()
     return report.p50_ns
 
 
-def run_latency(stage: Stage) -> Result:
-    """Requests of 2 ms at 30 % load with a high priority: alone, and beside a training that never stops."""
-    shares = (Share(500, priority=1), Share(500))
-    reports: list[Report] = []
+def run_latency(testbed: Testbed) -> CaseResult:
+    """Latency of 2 ms requests at 30 % load and high priority: alone, and next to a training."""
+    shares = _shares(500, 500)
+    reports: list[LoadReport] = []
     for beside in (False, True):
-        stage.tenants(shares)
-        pids = [stage.start(0, *_REQUESTS).pid]
+        testbed.tenants(shares, priorities=(1, 0))
+        pids = [testbed.start(0, *_REQUESTS).pid]
         if beside:
-            pids.append(stage.start(1, *_train(MIDDLE)).pid)
-        samples, cpu = _watch(stage, _MEASURED_NS + WINDOW_NS // 2)
-        reports.append(stage.stop()[0])
-    got = [share(samples[0], samples[-1], [pid]) for pid in pids]
+            pids.append(testbed.start(1, *_train(MIDDLE)).pid)
+        samples, cpu = _watch(testbed, _MEASURED_NS + WINDOW_NS // 2)
+        reports.append(testbed.stop()[0])
+    got = [used_percent(samples[0], samples[-1], [pid]) for pid in pids]
     alone, with_training = (report.p99_ns / 1e6 for report in reports)
-    return Result(
+    return CaseResult(
         "requests of high priority beside training",
         [round(got[0], 2), round(100 - got[0], 2)],
         [round(each, 2) for each in got],
@@ -209,30 +231,30 @@ def run_latency(stage: Stage) -> Result:
         p99_ms_alone=round(alone, 2),
         p99_ms_beside=round(with_training, 2),
         arbiter_cpu_percent=round(cpu, 3),
-        late_launches=stage.late_launches(),
+        late_launches=testbed.late_launches(),
     )
 
 
-CaseRunner = Callable[[Stage], Result]
+CaseRunner = Callable[[Testbed], CaseResult]
 
 
 def cases() -> dict[str, CaseRunner]:
-    """All of them by name, in order."""
-    found: dict[str, CaseRunner] = {case.name: lambda stage, case=case: run(stage, case) for case in CASES}
+    """All cases by name, in order."""
+    found: dict[str, CaseRunner] = {case.name: lambda testbed, case=case: run(testbed, case) for case in CASES}
     found["alone with a full share"] = run_alone
     found["requests of high priority beside training"] = run_latency
     return found
 
 
-def measure(stage: Stage, names: Iterable[str], say: Callable[[str], None]) -> Iterator[Result]:
-    """These cases, each again where the card was late."""
+def measure(testbed: Testbed, names: Iterable[str], say: Callable[[str], None]) -> Iterator[CaseResult]:
+    """Measure these cases, repeating each that had too many late launches."""
     known, spare_s = cases(), _SPARE_S
     for name in names:
         say(name)
-        results = [known[name](stage)]
+        results = [known[name](testbed)]
         while results[-1].late_launches > LATE_MAX and len(results) < _TRIES and spare_s > 0:
             say(f"{name}, again: {results[-1].late_launches} launches were late")
             begun = time.monotonic()
-            results.append(known[name](stage))
+            results.append(known[name](testbed))
             spare_s -= time.monotonic() - begun
         yield replace(min(results, key=lambda each: each.late_launches), tries=len(results))

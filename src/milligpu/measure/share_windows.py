@@ -1,4 +1,4 @@
-"""From what a card counted to shares in windows of time."""
+"""From the busy times that a GPU counted to shares in windows of time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,29 +9,29 @@ Clock = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """How long the card was busy with each process up to a moment."""
+class BusySample:
+    """How long the GPU was busy with each process, in nanoseconds up to `time`."""
 
     time: int
     busy: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """From this moment on these shares are wanted, in percent."""
+class ShareStep:
+    """The shares that tenants should have from `time` on, in percent."""
 
     time: int
     shares: Sequence[float]
 
 
-def share(first: Sample, last: Sample, pids: Sequence[int]) -> float:
-    """What these processes had of the card between two moments, in percent."""
+def used_percent(first: BusySample, last: BusySample, pids: Sequence[int]) -> float:
+    """The part of the GPU's time that these processes used between two samples."""
     busy = sum(last.busy.get(pid, 0) - first.busy.get(pid, 0) for pid in pids)
     return 100 * busy / (last.time - first.time)
 
 
-def wanted_share(steps: Sequence[Step], tenant: int, start: int, end: int) -> float:
-    """What a tenant should have in a window across which its share may have changed."""
+def wanted_share(steps: Sequence[ShareStep], tenant: int, start: int, end: int) -> float:
+    """The share that a tenant should have in a window in which its share may have changed."""
     total = 0.0
     for at, step in enumerate(steps):
         until = steps[at + 1].time if at + 1 < len(steps) else end
@@ -40,9 +40,9 @@ def wanted_share(steps: Sequence[Step], tenant: int, start: int, end: int) -> fl
     return total / (end - start)
 
 
-def windows(samples: Sequence[Sample], length: int = WINDOW_NS) -> list[tuple[Sample, Sample]]:
-    """All pairs of moments that are a window apart; the whole time when it is shorter."""
-    pairs: list[tuple[Sample, Sample]] = []
+def windows(samples: Sequence[BusySample], length: int = WINDOW_NS) -> list[tuple[BusySample, BusySample]]:
+    """All pairs of samples that are `length` apart; first and last if the samples cover less."""
+    pairs: list[tuple[BusySample, BusySample]] = []
     end = 0
     for first in samples:
         while end < len(samples) and samples[end].time - first.time < length:
@@ -53,10 +53,10 @@ def windows(samples: Sequence[Sample], length: int = WINDOW_NS) -> list[tuple[Sa
     return pairs or [(samples[0], samples[-1])]
 
 
-def worst_error(samples: Sequence[Sample], pids: Sequence[Sequence[int]], steps: Sequence[Step]) -> float:
-    """The largest difference to what was wanted, of any tenant in any window, in percentage points."""
+def worst_error(samples: Sequence[BusySample], pids: Sequence[Sequence[int]], steps: Sequence[ShareStep]) -> float:
+    """The largest difference to the wanted share, of any tenant in any window, in percentage points."""
     return max(
-        abs(share(first, last, mine) - wanted_share(steps, tenant, first.time, last.time))
+        abs(used_percent(first, last, mine) - wanted_share(steps, tenant, first.time, last.time))
         for first, last in windows(samples)
         for tenant, mine in enumerate(pids)
     )

@@ -1,96 +1,122 @@
-"""A card in modelled time, an arbiter, tenants with shares of the card, and programs of known load in them."""
+"""A software GPU in modeled time, an arbiter, tenants with shares of the GPU, and programs of known load."""
 
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from milligpu.agent.arbiter import Arbiter, LeaseAccount
-from milligpu.agent.slots import divide
-from milligpu.agent.tenant import CUDA, NVML, Drivers, Tenant
-from milligpu.bench.shares import Clock, Sample
+from milligpu.measure.share_windows import BusySample, Clock
 from milligpu.model.errors import Unavailable
-from milligpu.model.qos import Policy
-from milligpu.model.units import WHOLE, Milli
+from milligpu.model.policy import SharePolicy
+from milligpu.model.request import Share
+from milligpu.model.units import WHOLE, Mib, Milli
 from milligpu.native import library
 from milligpu.softgpu.models import DEFAULT_MODEL
-from milligpu.softgpu.start import Fleet, Places, client_environment, read_state, start_daemon, stop_daemon
+from milligpu.softgpu.start import (
+    SoftgpuPaths,
+    SoftgpuSpec,
+    client_environment,
+    read_state,
+    start_daemon,
+    stop_daemon,
+)
+from milligpu.tenancy.arbiter import Arbiter, LeaseUse
+from milligpu.tenancy.tenant import CUDA, NVML, DriverLibraries, TenantFolder
+from milligpu.tenancy.time_slots import divide_frame
 from milligpu.wire.limits import GpuLimits, LimitsPage
 
-_CAP = 1 << 30
-# The least there is: all that is measured shares it, the arbiter included.
+_MEMORY = Mib(1024)
+# The lowest real-time priority: everything that is measured has it, the arbiter included.
 _PRIORITY = 1
-# A question to the card that took longer than this was about another moment than we think.
+# If the GPU takes longer than this to answer, the time of the sample is too uncertain.
 _SLOW_ANSWER_NS = 5_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a tenant is promised."""
-
-    milli: int
-    limit: int = WHOLE
-    priority: int = 0
-    policy: Policy = Policy.BEST_EFFORT
+def compute_share(milli: int, limit: int = WHOLE) -> Share:
+    """A share of the testbed's GPU; memory is not measured, so all shares have the same."""
+    return Share(Milli(milli), _MEMORY, Milli(limit))
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a program of known load says it did."""
+class LoadReport:
+    """What a program of known load reports at its end."""
 
     launches: int
     seconds: float
     answers: int
     p50_ns: int
     p99_ns: int
+    turns: int = 0
+    """Of `calibrate`: turns of the loop that take as long as was asked for."""
+    gpu: str = ""
+    """Of `work`: the GPU's UUID, as digits."""
+    samples: Sequence[tuple[int, int]] = ()
+    """Of `work`: times in nanoseconds, and how many loops had ended by then."""
 
 
-class Program:
-    """One process with a known load; it waits for `begin`."""
+class LoadProgram:
+    """One process with a known load; it does nothing before `begin`."""
 
-    def __init__(self, load: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        load: Sequence[str],
+        environment: Mapping[str, str],
+        start: Sequence[str] = (),
+        *,
+        quiet: bool = False,
+    ) -> None:
+        """`start` is what starts it, such as `milligpu run -p 0.5 --`; `quiet` keeps stderr for error messages."""
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            [library("milligpu-load"), *load], env=environment, stdin=pipe, stdout=pipe, text=True
+            [*start, library("milligpu-load"), *load],
+            env=environment,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe if quiet else None,
+            text=True,
         )
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
     def wait_ready(self) -> None:
-        """Until it has its context and its kernels."""
+        """Wait until the program has its context and its kernels."""
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "ready\n":
-            raise Unavailable(f"milligpu-load ended with {self._process.wait()} before it began")
+            _, errors = self._process.communicate()
+            reason = f": {errors.strip().splitlines()[-1]}" if errors and errors.strip() else ""
+            raise Unavailable(f"milligpu-load ended with {self._process.returncode} before it began{reason}")
 
     def begin(self) -> None:
-        """Let it work."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
-    def end(self) -> Report:
-        """Stop it; what it did."""
+    def end(self) -> LoadReport:
+        """Stop the program and return its report."""
         out, _ = self._process.communicate(timeout=60)
-        return Report(**json.loads(out.splitlines()[-1]))
+        return LoadReport(**json.loads(out.splitlines()[-1]))
 
     def kill(self) -> None:
-        """Whatever it does."""
         self._process.kill()
         self._process.communicate()
 
 
-def come_first(*, urgent: bool = True) -> bool:
-    """Let this process and its children run before all else here, or no longer; whether that was granted.
+def raise_priority(*, urgent: bool = True) -> bool:
+    """Give this process and its children real-time priority, or take it away; False if that is not permitted.
 
-    What is measured is modelled time, and takes next to no CPU time; but a hand-over must get it when it is due.
+    The measured time is modeled and takes almost no CPU time, but each turn must start when it is due.
     """
     try:
         if urgent:
@@ -102,54 +128,59 @@ def come_first(*, urgent: bool = True) -> bool:
     return True
 
 
-class Stage:
-    """Everything of one measurement."""
+class Testbed:
+    """The GPU, tenants and programs of one measurement."""
 
     def __init__(self, folder: Path) -> None:
         self.arbiter = Arbiter()
-        self._cards = folder / "cards"
+        self._softgpu = folder / "softgpu"
         self._folder = folder
-        self._tenants: list[tuple[Tenant, LimitsPage, int]] = []
-        self._programs: list[Program] = []
+        self._tenants: list[tuple[TenantFolder, LimitsPage, int]] = []
+        self._programs: list[LoadProgram] = []
         self._late_before = 0
         start_daemon(
-            self._cards,
-            Places.from_env(os.environ).cache,
-            Fleet(1, DEFAULT_MODEL, None, speed=1.0),
+            self._softgpu,
+            SoftgpuPaths.from_env(os.environ).cache,
+            SoftgpuSpec(1, DEFAULT_MODEL, None, speed=1.0),
             watch=os.getpid(),
         )
-        self._uuid: str = read_state(self._cards)[0]["uuid"]
+        self._uuid: str = read_state(self._softgpu)[0]["uuid"]
 
     def close(self) -> None:
-        """End it all."""
         self.kill()
         self.arbiter.close()
-        stop_daemon(self._cards)
+        stop_daemon(self._softgpu)
 
-    def tenants(self, shares: Sequence[Share]) -> None:
-        """New tenants in the place of those before."""
+    def tenants(
+        self,
+        shares: Sequence[Share],
+        *,
+        policy: SharePolicy = SharePolicy.BEST_EFFORT,
+        priorities: Sequence[int] = (),
+    ) -> None:
+        """Replace all tenants: one for each share, with GPU priority 0 unless `priorities` has another."""
         for _, _, number in self._tenants:
             self.arbiter.remove(number)
         self._tenants = []
         self._late_before += self.late_launches()
-        slots = divide([(str(at), Milli(share.milli)) for at, share in enumerate(shares)], shares[0].policy)
+        slots = divide_frame([(str(at), share.milli) for at, share in enumerate(shares)], policy)
         for at, share in enumerate(shares):
             slot = slots[str(at)]
             gpu = GpuLimits(
                 self._uuid,
-                Milli(share.milli),
-                Milli(share.limit),
-                _CAP,
-                share.policy,
+                share.milli,
+                share.limit,
+                share.mib << 20,
+                policy,
                 slot.start_us,
                 slot.length_us,
                 context_bytes=1,
             )
-            page = LimitsPage((gpu,), share.priority)
+            page = LimitsPage((gpu,), priorities[at] if priorities else 0)
             session = Path(tempfile.mkdtemp(dir=self._folder))
             (session / CUDA).symlink_to(library(f"enforce/{CUDA}"))
-            drivers = Drivers(library(f"softgpu/{CUDA}"), library(f"softgpu/{NVML}"))
-            tenant = Tenant.make(session / "tenant", page, drivers, os.geteuid())
+            drivers = DriverLibraries(library(f"softgpu/{CUDA}"), library(f"softgpu/{NVML}"))
+            tenant = TenantFolder.make(session / "tenant", page, drivers, os.geteuid())
             self._tenants.append((tenant, page, self.arbiter.add(tenant.folder)))
 
     def resize(self, tenant: int, milli: int) -> None:
@@ -159,68 +190,66 @@ class Stage:
         folder.change(page)
         self._tenants[tenant] = (folder, page, number)
 
-    def account(self, tenant: int) -> LeaseAccount:
-        """What the arbiter knows of it."""
+    def account(self, tenant: int) -> LeaseUse:
+        """The GPU time that the arbiter has counted for the tenant."""
         return self.arbiter.accounts(self._tenants[tenant][2])[0]
 
     def folder(self, tenant: int) -> Path:
-        """What an arbiter needs to know of a tenant."""
+        """The tenant's directory, by which the arbiter identifies it."""
         return self._tenants[tenant][0].folder
 
     def environment(self, tenant: int | None) -> dict[str, str]:
-        """Of programs in a tenant; or without any limits, on the bare card."""
-        environment = {**os.environ, **client_environment(self._cards, os.environ)}
+        """Environment of programs in a tenant, or on the GPU without limits."""
+        environment = {**os.environ, **client_environment(self._softgpu, os.environ)}
         if tenant is not None:
             session = self.folder(tenant).parent
             environment["LD_LIBRARY_PATH"] = f"{session}:{environment['LD_LIBRARY_PATH']}"
         return environment
 
-    def start(self, tenant: int | None, *load: str) -> Program:
-        """A program of known load in a tenant, or on the bare card."""
-        program = Program(load, self.environment(tenant))
+    def start(self, tenant: int | None, *load: str) -> LoadProgram:
+        """Start a program of known load in a tenant, or on the GPU without limits."""
+        program = LoadProgram(load, self.environment(tenant))
         self._programs.append(program)
         program.wait_ready()
         return program
 
     def begin(self) -> None:
-        """Let all programs work."""
+        """Let all programs start their work."""
         for program in self._programs:
             program.begin()
 
-    def stop(self) -> list[Report]:
-        """End all programs, in the order in which they were started."""
+    def stop(self) -> list[LoadReport]:
+        """End all programs; their reports, in the order in which they were started."""
         reports = [program.end() for program in self._programs]
         self._programs = []
         return reports
 
     def kill(self) -> None:
-        """End all programs, whatever they do."""
         for program in self._programs:
             program.kill()
         self._programs = []
 
-    def sample(self, clock: Clock) -> Sample:
-        """How long the card was busy with each process so far."""
+    def sample(self, clock: Clock) -> BusySample:
+        """How long the GPU has been busy with each process so far."""
         while True:
             before = clock()
-            card = read_state(self._cards)[0]
+            gpu = read_state(self._softgpu)[0]
             after = clock()
             if after - before <= _SLOW_ANSWER_NS:
-                busy = {process["pid"]: process["busy_ns"] for process in card["processes"]}
-                return Sample((before + after) // 2, busy)
+                busy = {process["pid"]: process["busy_ns"] for process in gpu["processes"]}
+                return BusySample((before + after) // 2, busy)
 
     def late_launches(self) -> int:
-        """How many launches of these tenants the CPU could not run in time: with many, figures are not exact."""
-        return read_state(self._cards)[0]["late"]["launches"] - self._late_before
+        """Launches of these tenants that the CPU could not run in time; with many, the figures are not exact."""
+        return read_state(self._softgpu)[0]["late"]["launches"] - self._late_before
 
 
 @contextmanager
-def stage() -> Generator[Stage]:
-    """Set it up and clear it away."""
-    folder = Path(tempfile.mkdtemp(prefix="milligpu-bench-"))
-    scene = Stage(folder)
+def open_testbed() -> Generator[Testbed]:
+    folder = Path(tempfile.mkdtemp(prefix="milligpu-measure-"))
+    testbed = Testbed(folder)
     try:
-        yield scene
+        yield testbed
     finally:
-        scene.close()
+        testbed.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,17 +1,18 @@
-"""A node's cards and the containers on them."""
+"""A node's GPUs, and the containers and sessions that hold shares of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-_CARD = ("gpu", "UUID", "modelName", "Hostname")
-_CONTAINER = (*_CARD, "namespace", "pod", "container")
+_GPU = ("gpu", "UUID", "modelName", "Hostname")
+_CONTAINER = (*_GPU, "namespace", "pod", "container")
+_SESSION = (*_GPU, "session")
 
 
 @dataclass(frozen=True, slots=True)
-class CardSample:
-    """One card at one moment."""
+class GpuSample:
+    """One GPU at one moment."""
 
     index: int
     uuid: str
@@ -22,34 +23,34 @@ class CardSample:
     """By the name of the metric, in base units; None is left out."""
     counters: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     throttled: frozenset[str] = frozenset()
-    outside: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How often the audit found somebody, by offence."""
+    violations: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many the audit found, by kind."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """As NVIDIA's exporter labels a card."""
+        """The labels of a GPU, named as in NVIDIA's exporter."""
         return (str(self.index), self.uuid, self.model, self.node)
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerSample:
-    """What one container has of one card."""
+class ShareSample:
+    """What one container or session has of one GPU."""
 
-    card: CardSample
-    namespace: str
-    pod: str
-    container: str
+    gpu: GpuSample
+    owner: tuple[str, ...]
+    """A container's namespace, pod and name, or a session's ID."""
     gauges: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
+    """By the end of the metric's name, in base units; None is left out."""
     counters: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The card's, and whose it is."""
-        return (*self.card.labels, self.namespace, self.pod, self.container)
+        """The labels of the GPU and of the owner."""
+        return (*self.gpu.labels, *self.owner)
 
 
-HELP = {
-    "milligpu_gpu_utilization_ratio": "Part of the time in which anything ran on the GPU",
+GPU_HELP = {
+    "milligpu_gpu_utilization_ratio": "Fraction of the time in which anything ran on the GPU",
     "milligpu_gpu_memory_used_bytes": "Memory in use on the GPU",
     "milligpu_gpu_memory_total_bytes": "Memory of the GPU",
     "milligpu_gpu_temperature_celsius": "Temperature of the GPU",
@@ -59,61 +60,87 @@ HELP = {
     "milligpu_gpu_ecc_corrected": "Memory errors that the GPU corrected since its last reset",
     "milligpu_gpu_ecc_uncorrected": "Memory errors that the GPU could not correct since its last reset",
     "milligpu_gpu_xid_errors": "Errors that the driver reported since the agent started",
-    "milligpu_container_share_ratio": "Part of the GPU's time that the container is granted",
-    "milligpu_container_limit_ratio": "Most of the GPU's time that the container may use",
-    "milligpu_container_memory_limit_bytes": "GPU memory that the container is granted",
-    "milligpu_container_memory_used_bytes": "GPU memory in use by the container",
-    "milligpu_container_memory_peak_bytes": "Most GPU memory that the container ever used at once",
-    "milligpu_container_on_unhealthy_gpu": "Whether the GPU that the container holds fell sick",
-    "milligpu_container_gpu_seconds": "GPU time that the container was charged",
-    "milligpu_container_waiting_seconds": "Time in which the container wanted the GPU and others had it",
-    "milligpu_container_throttled_seconds": "Of the waiting, time in which its own limit kept it from the GPU",
-    "milligpu_container_out_of_memory": "Allocations that the container's limit refused",
 }
-"""Every metric that has samples as numbers, without the ending that counters get."""
+"""The metrics of a GPU that are numbers, without the ending that counters get."""
+
+SHARE_HELP = {
+    "share_ratio": "Fraction of the GPU's time that the {holder} is granted",
+    "limit_ratio": "Largest fraction of the GPU's time that the {holder} may use",
+    "memory_limit_bytes": "GPU memory that the {holder} is granted",
+    "memory_used_bytes": "GPU memory in use by the {holder}",
+    "memory_peak_bytes": "Most GPU memory that the {holder} ever used at once",
+    "on_unhealthy_gpu": "Whether the GPU that the {holder} holds is unhealthy",
+    "gpu_seconds": "GPU time that the {holder} was charged",
+    "waiting_seconds": "Time in which the {holder} wanted the GPU while another tenant had it",
+    "throttled_seconds": "Part of the waiting time: the {holder} had reached its own limit",
+    "out_of_memory": "Allocations that exceeded the memory limit of the {holder}",
+}
+"""The metrics of a container (`milligpu_container_...`) and of a session (`milligpu_session_...`)."""
 
 
-def families(cards: Sequence[CardSample], containers: Sequence[ContainerSample]) -> Iterator[Metric]:
-    """All of it, for one scrape."""
-    yield _healthy(cards)
-    yield _throttled(cards)
-    yield _outside(cards)
-    yield from _numbers(_CARD, cards)
-    yield from _numbers(_CONTAINER, containers)
+def families(gpus: Sequence[GpuSample], shares: Sequence[ShareSample]) -> Iterator[Metric]:
+    """Make all metric families for one scrape."""
+    yield _healthy(gpus)
+    yield _throttled(gpus)
+    yield from _violations(gpus)
+    yield from _numbers(_GPU, gpus, lambda name: (name, GPU_HELP[name]))
+    for holder, labels in (("container", _CONTAINER), ("session", _SESSION)):
+        samples = [each for each in shares if len(each.labels) == len(labels)]
+        yield from _numbers(
+            labels,
+            samples,
+            lambda name, holder=holder: (f"milligpu_{holder}_{name}", SHARE_HELP[name].format(holder=holder)),
+        )
 
 
-def _healthy(cards: Iterable[CardSample]) -> Metric:
-    family = GaugeMetricFamily("milligpu_gpu_healthy", "Whether new shares may go to the GPU", labels=_CARD)
-    for card in cards:
-        family.add_metric(card.labels, float(card.healthy))
+def _healthy(gpus: Iterable[GpuSample]) -> Metric:
+    family = GaugeMetricFamily("milligpu_gpu_healthy", "Whether new shares may go to the GPU", labels=_GPU)
+    for gpu in gpus:
+        family.add_metric(gpu.labels, float(gpu.healthy))
     return family
 
 
-def _throttled(cards: Iterable[CardSample]) -> Metric:
+def _throttled(gpus: Iterable[GpuSample]) -> Metric:
     text = "Why the GPU's clocks are held down now"
-    family = GaugeMetricFamily("milligpu_gpu_throttled", text, labels=(*_CARD, "reason"))
-    for card in cards:
-        for reason in sorted(card.throttled):
-            family.add_metric((*card.labels, reason), 1.0)
+    family = GaugeMetricFamily("milligpu_gpu_throttled", text, labels=(*_GPU, "reason"))
+    for gpu in gpus:
+        for reason in sorted(gpu.throttled):
+            family.add_metric((*gpu.labels, reason), 1.0)
     return family
 
 
-def _outside(cards: Iterable[CardSample]) -> Metric:
-    text = "Users of the GPU without a share, or beyond it, that the audit found"
-    family = CounterMetricFamily("milligpu_gpu_outside", text, labels=(*_CARD, "offence"))
-    for card in cards:
-        for offence, count in sorted(card.outside.items()):
-            family.add_metric((*card.labels, offence), count)
-    return family
+_OLD_KINDS = {
+    "unknown-process": "stranger",
+    "bypass": "around-the-limits",
+    "wrong-usage-page": "spoilt-account",
+    "over-compute": "over-time",
+}
 
 
-def _numbers(labels: Sequence[str], samples: Sequence[CardSample | ContainerSample]) -> Iterator[Metric]:
+def _violations(gpus: Iterable[GpuSample]) -> Iterator[Metric]:
+    text = "Processes and tenants that the audit found using the GPU beyond their grant"
+    family = CounterMetricFamily("milligpu_gpu_violations", text, labels=(*_GPU, "kind"))
+    # The name and the kinds of version 0.1.0, for dashboards and alerts that still use them.
+    old = CounterMetricFamily(
+        "milligpu_gpu_outside", "Deprecated: use milligpu_gpu_violations_total", labels=(*_GPU, "offence")
+    )
+    for gpu in gpus:
+        for kind, count in sorted(gpu.violations.items()):
+            family.add_metric((*gpu.labels, kind), count)
+            old.add_metric((*gpu.labels, _OLD_KINDS.get(kind, kind)), count)
+    yield family
+    yield old
+
+
+def _numbers(
+    labels: Sequence[str], samples: Sequence[GpuSample | ShareSample], describe: Callable[[str], tuple[str, str]]
+) -> Iterator[Metric]:
     found: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
     for sample in samples:
         for make, numbers in ((GaugeMetricFamily, sample.gauges), (CounterMetricFamily, sample.counters)):
             for name, value in numbers.items():
                 if value is not None:
                     if name not in found:
-                        found[name] = make(name, HELP[name], labels=labels)
+                        found[name] = make(*describe(name), labels=labels)
                     found[name].add_metric(sample.labels, value)
     yield from found.values()

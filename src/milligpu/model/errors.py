@@ -1,12 +1,12 @@
 """What can go wrong, as one small tree.
 
-Every error carries its fields, so that a shell can answer in its own format, and reads as one line: what,
-which field or thing, what is allowed. A `hint` says what to do about it, where that is known.
+Every error has its values as fields, so that each caller can answer in its own format, and reads as one line: what
+is wrong, with which field or object, and what is allowed. A `hint` says what to do, if that is known.
 """
 
 
 class MilligpuError(Exception):
-    """The root: whatever we raise on purpose."""
+    """The root of all errors that milligpu raises on purpose."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -15,21 +15,26 @@ class MilligpuError(Exception):
 
 
 class BadRequest(MilligpuError):
-    """Somebody asked for something that has no meaning; nothing is granted."""
+    """A field of a request is invalid or missing; nothing is granted.
+
+    `value` is what the user wrote, or None where a value is required. `want` reads well after "must be", or after
+    "required:".
+    """
 
     def __init__(self, field: str, value: object, want: str, *, hint: str = "") -> None:
-        super().__init__(f"{field}={_shown(value)}: want {want}", hint=hint)
+        problem = f"required: {want}" if value is None else f"invalid value {_shown(value)}: must be {want}"
+        super().__init__(f"{field}: {problem}", hint=hint)
         self.field = field
         self.value = value
         self.want = want
 
     def inside(self, where: str) -> "BadRequest":
-        """The same refusal with the place it was found in, such as a container or a file, before the field."""
+        """Return the same error with a place, such as a container or a file, before the field."""
         return BadRequest(f"{where}: {self.field}", self.value, self.want, hint=self.hint)
 
 
 class BadFormat(MilligpuError):
-    """A stored or sent document does not read as its format says; none of it is used."""
+    """A stored or sent document violates its format; none of it is used."""
 
     def __init__(self, document: str, problem: str, *, hint: str = "") -> None:
         super().__init__(f"{document}: {problem}", hint=hint)
@@ -37,15 +42,24 @@ class BadFormat(MilligpuError):
         self.problem = problem
 
 
+class NewerDocument(BadFormat):
+    """A newer milligpu wrote the document. A reader must neither delete it nor count it as nothing."""
+
+    def __init__(self, document: str, version: int, newest: int) -> None:
+        problem = f"version {version} is newer than version {newest}, the newest that this program reads"
+        super().__init__(document, problem, hint="upgrade milligpu here")
+        self.version = version
+
+
 class NoCapacity(MilligpuError):
-    """The request is sound, but nothing has room for it now."""
+    """The request is valid, but no GPU has room for it now."""
 
 
 class Unavailable(MilligpuError):
-    """Something we stand on (the API server, the kubelet, a daemon, a tool) is missing or does not answer."""
+    """A dependency (the API server, the kubelet, a daemon, a tool) is missing or does not answer."""
 
 
-# Long enough for every honest value, short enough for one line of a log.
+# Long enough for every sensible value, short enough for one line of a log.
 _SHOWN_MAX = 80
 
 

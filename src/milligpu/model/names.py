@@ -1,4 +1,6 @@
-"""Every annotation, label and resource name that is ours or that we count, in one place."""
+"""Every annotation, label and resource name that milligpu defines or counts."""
+
+from collections.abc import Mapping
 
 PREFIX = "milligpu.dev/"
 
@@ -6,12 +8,20 @@ GRANT = PREFIX + "grant"
 """On pods; written with the binding, by the scheduler only."""
 INVENTORY = PREFIX + "inventory"
 """On nodes; written by that node's agent only."""
+DRIVER = PREFIX + "driver"
+"""On nodes; versions of the driver and of CUDA, written by that node's agent only."""
 AGENT = PREFIX + "agent"
 """On nodes; where the node's agent listens."""
-ORDERS = PREFIX + "orders"
-"""On nodes; an admin's word about single cards (`milligpu gpu cordon`)."""
+AGENT_CONTROLLER = PREFIX + "agent"
+"""What events of agents name as their controller."""
+AGENT_READY, GPUS_HEALTHY = PREFIX + "GpuAgentReady", PREFIX + "GpusHealthy"
+"""The conditions of nodes that the scheduler writes."""
+EVICT = PREFIX + "evict"
+"""On nodes; pods that the node's agent asks the scheduler to evict."""
+GPU_SETTINGS = PREFIX + "gpu-settings"
+"""On nodes; an admin's settings of single GPUs (`milligpu gpu cordon`)."""
 
-# What users write on pods, beside the resources.
+# What users write on pods, in addition to the resources.
 CLASS = PREFIX + "class"
 REQUIRE = PREFIX + "require"
 POLICY = PREFIX + "policy"
@@ -23,13 +33,13 @@ ANTI_AFFINITY = PREFIX + "anti-affinity"
 EXCLUSION = PREFIX + "exclusion"
 GROUP = PREFIX + "group"
 GROUP_SIZE = PREFIX + "group-size"
-GROUP_LEAST = PREFIX + "group-least"
+GROUP_MIN_COUNT = PREFIX + "group-min-count"
 SHARES = PREFIX + "shares"
-"""Per container, what the two resources cannot say: several GPUs in part, or memory without compute."""
+"""Per container, what the two resources cannot express: shares of several GPUs, or memory without compute."""
 RESIZE = PREFIX + "resize"
-"""Another share for a running pod; written at any time."""
+"""A new share for a running pod; can be written at any time."""
 DIALECT = PREFIX + "dialect"
-"""In which dialect the pod was written before admission brought it into this form."""
+"""The dialect in which the pod was written, before admission converted it."""
 
 USER_ANNOTATIONS = frozenset(
     {
@@ -44,12 +54,17 @@ USER_ANNOTATIONS = frozenset(
         EXCLUSION,
         GROUP,
         GROUP_SIZE,
-        GROUP_LEAST,
+        GROUP_MIN_COUNT,
         SHARES,
         RESIZE,
         DIALECT,
     }
 )
+
+GROUP_VERSION = PREFIX + "v1alpha1"
+"""The API group and version of our objects."""
+CLASSES_PATH = f"/apis/{GROUP_VERSION}/gpuclasses"
+"""Where the API server has the classes."""
 
 VGPU = "nvidia.com/vgpu"
 """Milli-GPU; counted by the kubelet."""
@@ -57,3 +72,41 @@ VGPU_MEMORY = "nvidia.com/vgpu-memory"
 """MiB per GPU; decided by the scheduler service."""
 WHOLE_GPU = "nvidia.com/gpu"
 """Whole GPUs; counted by the kubelet."""
+
+VGPU_TYPE = "vgpu.type"
+"""Label of nodes with vGPUs, as people write and select it. The agent adds it to nodes that have none."""
+VGPU_TYPE_WRITTEN = PREFIX + "vgpu-type"
+"""On nodes; the value of `vgpu.type` that the agent wrote. The agent leaves any other value as it is."""
+VGPU_PROFILE = PREFIX + "vgpu."
+"""Beginning of the agent's own labels: `milligpu.dev/vgpu.v100-8q=true`, one for each profile on the node."""
+
+_NVIDIA = "nvidia.com/"
+HARDWARE_LABELS = tuple(
+    _NVIDIA + key
+    for key in (
+        "gpu.product",
+        "gpu.memory",
+        "gpu.count",
+        "gpu.family",
+        "gpu.replicas",
+        "gpu.sharing-strategy",
+        "gpu.compute.major",
+        "gpu.compute.minor",
+        "mig.capable",
+    )
+)
+"""Labels of nodes, as NVIDIA's feature discovery writes them; the agent writes the same."""
+DRIVER_LABELS = tuple(_NVIDIA + f"cuda.driver-version.{part}" for part in ("major", "minor", "revision", "full"))
+"""Labels of nodes with the version of the driver."""
+
+# Names of 0.1.0, read for one release.
+OLD_GPU_SETTINGS = PREFIX + "orders"
+OLD_GROUP_MIN_COUNT = PREFIX + "group-least"
+RENAMED = {OLD_GROUP_MIN_COUNT: GROUP_MIN_COUNT}
+"""Annotations of pods: the old spelling and the new one."""
+
+
+def gpu_settings_text(annotations: Mapping[str, str] | None) -> str | None:
+    """The GPU settings of a node, under their new name or under that of 0.1.0."""
+    found = annotations or {}
+    return found.get(GPU_SETTINGS, found.get(OLD_GPU_SETTINGS))

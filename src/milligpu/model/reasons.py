@@ -1,59 +1,77 @@
-"""Why a GPU was not given: a closed set, so that people can look each one up and programs can count them."""
+"""Reasons: CamelCase codes of closed sets, one set per place where a person reads them.
+
+People look each one up in `docs/reasons.md`, and programs count them. The sentence next to a reason is its message.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from milligpu.model.gpu import GpuState, short_uuid
+from milligpu.model.units import show_mib, show_milli
+
 
 class Reason(StrEnum):
-    """One cause; `docs/reasons.md` says for each what it means and what helps."""
+    """Why a GPU or node does not fit; `docs/reasons.md` explains each and says what helps."""
 
     INSUFFICIENT_CORE = "InsufficientGPUCore"
-    """The card has too few milli-GPU free."""
+    """The GPU has too few milli-GPU free."""
     INSUFFICIENT_MEMORY = "InsufficientGPUMemory"
-    """The card has too little memory free."""
+    """The GPU has too little memory free."""
     INSUFFICIENT_GPUS = "InsufficientGPUs"
-    """The node has too few cards that fit, and the request needs several."""
+    """The node has too few GPUs that fit, and the request needs several."""
     TOO_LARGE = "LargerThanGPU"
-    """The card is smaller than the request, even when empty."""
+    """The GPU is smaller than the request, even when empty."""
     MODEL_MISMATCH = "ModelMismatch"
-    """The card is of another model, or one that the request excludes."""
+    """The GPU is of another model, or of one that the request excludes."""
     UUID_MISMATCH = "UUIDMismatch"
-    """The request names other cards."""
+    """The request names other GPUs."""
     MEMORY_SIZE = "CardMemoryTooSmall"
-    """The card's total memory is below the required minimum."""
+    """The GPU's total memory is below the required minimum."""
     CAPABILITY = "ComputeCapabilityTooLow"
-    """The card's compute capability is below the required minimum."""
+    """The GPU's compute capability is below the required minimum."""
+    DRIVER = "DriverTooOld"
+    """The node's driver is older than the required minimum."""
+    CUDA = "CUDATooOld"
+    """The node's driver supports only an older CUDA than the required minimum."""
+    DRIVER_UNKNOWN = "DriverUnknown"
+    """The node's agent does not report the version that the request compares."""
     NO_ECC = "NoECC"
-    """ECC is required, and the card has none or it is off."""
+    """ECC is required, and the GPU has none or it is off."""
     NO_NVLINK = "NoNVLink"
-    """NVLink between the cards is required, and no such group is free."""
+    """NVLink between the GPUs is required, and no such GPU set is free."""
     NUMA_SPLIT = "NUMASplit"
-    """Cards on one NUMA node are required, and no node has enough of them free."""
+    """GPUs on one NUMA node are required, and no node has enough of them free."""
     AFFINITY = "AffinityElsewhere"
-    """Pods with the same affinity label are on another card."""
+    """Pods with the same affinity label are on another GPU."""
     ANTI_AFFINITY = "AntiAffinity"
-    """A pod with the same anti-affinity label is on the card."""
+    """A pod with the same anti-affinity label is on the GPU."""
     EXCLUSION = "Exclusion"
-    """The card is used under another exclusion label, or under none."""
+    """Pods with another exclusion label, or with none, are on the GPU."""
     POLICY_MISMATCH = "PolicyMismatch"
-    """The request names a QoS policy, and the card runs another."""
+    """The share policy of the GPU does not give what the request names."""
     MODE_MISMATCH = "ModeMismatch"
-    """The card is handed out in another way: only whole, or in hardware partitions."""
+    """The GPU has another sharing mode: only whole, or in hardware partitions."""
     CORDONED = "Cordoned"
-    """An admin took the card out of use."""
-    SICK = "Unhealthy"
-    """The card's health checks fail."""
+    """An admin cordoned the GPU."""
+    UNHEALTHY = "Unhealthy"
+    """The GPU's health checks fail."""
+    AGENT_AWAY = "AgentAway"
+    """The node's agent is away, so no container could be attached."""
     NODE_CPU = "InsufficientCPU"
-    """The node has a card but too little CPU."""
+    """The node has a GPU but too little CPU."""
     NODE_MEMORY = "InsufficientMemory"
-    """The node has a card but too little memory of its own."""
+    """The node has a GPU but too little main memory."""
     NO_GPU = "NoGPU"
     """The node has no GPU."""
     NODE_EXCLUDED = "NodeExcluded"
     """The pod's node selector, affinity or tolerations keep it from the node."""
+    CLASS_GONE = "ClassGone"
+    """The class that the pod names does not exist; it was deleted while the pod waited."""
+    CLASS_INVALID = "ClassInvalid"
+    """The requirements of the class that the pod names cannot be read."""
 
 
-# What changes by itself as others leave; all the rest needs a person or another node.
+# Reasons that resolve themselves as other pods end; all others need a person or another node.
 RESOLVABLE = frozenset(
     {
         Reason.INSUFFICIENT_CORE,
@@ -70,17 +88,156 @@ RESOLVABLE = frozenset(
 )
 
 
+def reason_of_state(state: GpuState) -> Reason:
+    """Why a GPU in this state gets no new share."""
+    return _OF_STATE[state]
+
+
+_OF_STATE = {
+    GpuState.CORDONED: Reason.CORDONED,
+    GpuState.UNHEALTHY: Reason.UNHEALTHY,
+    GpuState.NO_AGENT: Reason.AGENT_AWAY,
+}
+
+
+class ClassReason(StrEnum):
+    """The reason of the condition `Ready` of a `GpuClass`."""
+
+    USABLE = "Usable"
+    """The class is as its author wrote it."""
+    INVALID_REQUIREMENTS = "InvalidRequirements"
+    """Its requirements cannot be read: its pods wait."""
+    FALLBACK_CYCLE = "FallbackCycle"
+    """Its fallbacks lead to a class that was tried before: each is tried once."""
+    FALLBACK_GONE = "FallbackGone"
+    """Its fallback does not exist: its pods get GPUs of the class itself only."""
+
+
+class AttachReason(StrEnum):
+    """Why the agent does not start a container with the grant of its pod. Each is also an `EventReason`."""
+
+    NO_GRANT = "NoGrant"
+    BAD_GRANT = "BadGrant"
+    OTHER_POD = "GrantOfAnotherPod"
+    OTHER_NODE = "GrantForAnotherNode"
+    NO_SHARE = "ContainerNotInGrant"
+    UNKNOWN_GPU = "UnknownGPU"
+    UNFIT_GPU = "GPUNotUsable"
+    OVERCOMMIT = "GPUOverCommitted"
+    DRIVER_NOT_READY = "DriverNotReady"
+
+
+class EventReason(StrEnum):
+    """The reason of every Kubernetes event that milligpu writes."""
+
+    GPU_UNAVAILABLE = "GPUUnavailable"
+    """The pod waits, because no GPU fits; written by the scheduler."""
+    RESIZED = "Resized"
+    """The pod's share is the one that it asked for."""
+    RESIZE_WAITS = "ResizeWaits"
+    """The pod asks for more than its GPUs have free."""
+    BAD_RESIZE = "BadResize"
+    """The requested share is invalid, or a quota forbids it."""
+    NO_GRANT = AttachReason.NO_GRANT
+    BAD_GRANT = AttachReason.BAD_GRANT
+    OTHER_POD = AttachReason.OTHER_POD
+    OTHER_NODE = AttachReason.OTHER_NODE
+    NO_SHARE = AttachReason.NO_SHARE
+    UNKNOWN_GPU = AttachReason.UNKNOWN_GPU
+    UNFIT_GPU = AttachReason.UNFIT_GPU
+    OVERCOMMIT = AttachReason.OVERCOMMIT
+    DRIVER_NOT_READY = AttachReason.DRIVER_NOT_READY
+    CAPABILITY_NOT_SHAREABLE = "CapabilityNotShareable"
+    """The container asks for a driver capability that a share does not have, such as video."""
+    GPU_UNHEALTHY = "GPUUnhealthy"
+    """A GPU of the node, which the running pod may hold, became unhealthy."""
+    GPUS_HEALTHY = "GPUsHealthy"
+    """All GPUs of the node are healthy again."""
+    AGENT_AWAY = "GPUAgentAway"
+    """The node's agent does not answer."""
+    AGENT_READY = "GPUAgentReady"
+    """The node's agent answers again."""
+    STRANDED = "PodStranded"
+    """The kubelet will never start the pod, so the agent marked it as failed and its share is free."""
+    OUTSIDE_SHARE = "OutsideShare"
+    """The audit found processes of the pod outside its share."""
+    UNINSTALLING = "MilligpuUninstalling"
+    """milligpu is being uninstalled while the pod holds a GPU, or left files on the node."""
+
+
+class AmountUnit(StrEnum):
+    """The unit of the two numbers of a refusal."""
+
+    COMPUTE = "milli-GPU"
+    MEMORY = "MiB"
+    GPUS = "GPUs"
+    CPU = "milli-CPU"
+
+
+_UNITS = {
+    Reason.INSUFFICIENT_CORE: AmountUnit.COMPUTE,
+    Reason.INSUFFICIENT_MEMORY: AmountUnit.MEMORY,
+    Reason.INSUFFICIENT_GPUS: AmountUnit.GPUS,
+    Reason.MEMORY_SIZE: AmountUnit.MEMORY,
+    Reason.NODE_CPU: AmountUnit.CPU,
+    Reason.NODE_MEMORY: AmountUnit.MEMORY,
+}
+
+
+def _show_amount(amount: int, unit: AmountUnit) -> str:
+    """An amount as people write it: "0.5", "4Gi", "2" or "500m"."""
+    match unit:
+        case AmountUnit.COMPUTE:
+            return show_milli(amount)
+        case AmountUnit.MEMORY:
+            return show_mib(amount)
+        case AmountUnit.GPUS:
+            return str(amount)
+        case AmountUnit.CPU:
+            return f"{amount}m"
+
+
+_UNIT_WORDS = {AmountUnit.COMPUTE: " GPU", AmountUnit.MEMORY: "", AmountUnit.GPUS: " GPUs", AmountUnit.CPU: " CPU"}
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One place that was looked at, and why it will not do; the numbers are of the reason's own unit."""
+    """Why one GPU or node does not fit."""
 
     reason: Reason
     node: str
     gpu: str = ""
     wanted: int = 0
     best: int = 0
+    unit: AmountUnit | None = None
+    """The unit of the two numbers; None where the reason alone tells it."""
+    message: str = ""
+    """What else a person needs to know, such as why an admin cordoned the GPU."""
 
     @property
     def where(self) -> str:
-        """The card, or the node where no single card is to blame."""
-        return f"{self.node}/{self.gpu}" if self.gpu else self.node
+        """The GPU, or the node if no single GPU is to blame."""
+        return "/".join(part for part in (self.node, short_uuid(self.gpu)) if part)
+
+    @property
+    def amounts(self) -> str:
+        """What is there of what is wanted, such as "0.4 of 0.5 GPU"; empty for a reason without numbers."""
+        unit = self.unit or _UNITS.get(self.reason)
+        if not self.wanted or unit is None:
+            return ""
+        return f"{_show_amount(self.best, unit)} of {_show_amount(self.wanted, unit)}{_UNIT_WORDS[unit]}"
+
+
+class ViolationKind(StrEnum):
+    """How a process or tenant uses a GPU beyond its grant."""
+
+    UNKNOWN_PROCESS = "unknown-process"
+    """A process on a GPU that belongs to no tenant."""
+    BYPASS = "bypass"
+    """A tenant's process reached the driver without the limits library: the usage page does not have it."""
+    OVER_MEMORY = "over-memory"
+    """The driver counts more memory than the memory limit."""
+    WRONG_USAGE_PAGE = "wrong-usage-page"
+    """The driver counts more memory than the tenant's usage page."""
+    OVER_COMPUTE = "over-compute"
+    """The driver counts more GPU time than the limit."""

@@ -1,9 +1,10 @@
-"""What a card must be like, beyond its size: one small language, and classes that name a set of it.
+"""Requirements on GPUs beyond their size: one small language.
 
     memory>=16Gi, model in (V100, A100), ecc, nvlink, cc>=8.0
 
-Terms are joined by commas and must all hold. Known: `memory>=SIZE`, `cc>=X.Y`, `model`/`uuid` with `=`, `!=`,
-`in (...)`, `not in (...)`, and the flags `ecc`, `nvlink` and `numa`, which take no value.
+Terms are joined by commas and must all hold. Known: `memory>=SIZE`, `cc>=X.Y`, `driver>=VERSION`, `cuda>=VERSION`,
+`model`/`uuid` with `=`, `!=`, `in (...)`, `not in (...)`, and the flags `ecc`, `nvlink` and `numa`, which take no
+value.
 """
 
 import re
@@ -11,23 +12,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from milligpu.model.errors import BadRequest
-from milligpu.model.gpu import Capability, Gpu, model_matches, parse_capability, parse_uuid
-from milligpu.model.labels import parse_label
+from milligpu.model.gpu import ComputeCapability, Gpu, model_matches, parse_capability, parse_uuid
 from milligpu.model.reasons import Reason, Refusal
-from milligpu.model.units import Mib, parse_size, show_mib
+from milligpu.model.units import Mib, parse_size_with_unit, show_mib
+from milligpu.model.versions import DottedVersion, parse_version
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """All must hold; the empty set allows every card."""
+    """All must hold; the empty set allows every GPU."""
 
     memory_min: Mib = Mib(0)
-    capability_min: Capability = Capability(0, 0)
+    capability_min: ComputeCapability = ComputeCapability(0, 0)
+    driver_min: DottedVersion | None = None
+    cuda_min: DottedVersion | None = None
     ecc: bool = False
     nvlink: bool = False
-    """All cards of the request have NVLink to each other."""
+    """All GPUs of the request have NVLink to each other."""
     numa: bool = False
-    """All cards of the request are on one NUMA node."""
+    """All GPUs of the request are on one NUMA node."""
     models: tuple[str, ...] | None = None
     """One of these; None allows all."""
     models_not: tuple[str, ...] = ()
@@ -35,19 +38,27 @@ class Requirements:
     uuids_not: tuple[str, ...] = ()
 
     def refuse(self, node: str, gpu: Gpu) -> Refusal | None:
-        """Why this card alone will not do. NVLink and NUMA concern several cards and are judged by placement."""
+        """Return why this GPU alone does not fit. Placement checks NVLink and NUMA, which concern several GPUs."""
 
-        def no(reason: Reason, wanted: int = 0, best: int = 0) -> Refusal:
-            return Refusal(reason, node, gpu.uuid, wanted, best)
+        def no(reason: Reason, wanted: int = 0, best: int = 0, message: str = "") -> Refusal:
+            return Refusal(reason, node, gpu.uuid, wanted, best, message=message)
 
         if gpu.mib < self.memory_min:
             return no(Reason.MEMORY_SIZE, self.memory_min, gpu.mib)
         if gpu.capability < self.capability_min:
-            return no(Reason.CAPABILITY)
+            return no(Reason.CAPABILITY, message=f"has {gpu.capability}, wanted cc>={self.capability_min}")
+        for name, wanted, found, too_old in (
+            ("driver", self.driver_min, gpu.driver, Reason.DRIVER),
+            ("cuda", self.cuda_min, gpu.cuda, Reason.CUDA),
+        ):
+            if wanted is not None and found is None:
+                return no(Reason.DRIVER_UNKNOWN, message=f"reports no version, wanted {name}>={wanted}")
+            if wanted is not None and found is not None and found < wanted:
+                return no(too_old, message=f"has {found}, wanted {name}>={wanted}")
         if self.ecc and not gpu.ecc:
             return no(Reason.NO_ECC)
         if not self._model_allowed(gpu.model):
-            return no(Reason.MODEL_MISMATCH)
+            return no(Reason.MODEL_MISMATCH, message=f"is {gpu.model}")
         if (self.uuids is not None and gpu.uuid not in self.uuids) or gpu.uuid in self.uuids_not:
             return no(Reason.UUID_MISMATCH)
         return None
@@ -58,10 +69,12 @@ class Requirements:
         return self.models is None or any(model_matches(name, model) for name in self.models)
 
     def and_(self, other: "Requirements") -> "Requirements":
-        """What satisfies both, as when a pod names a class and requirements of its own."""
+        """Requirements that satisfy both, as when a pod names a class and requirements of its own."""
         return Requirements(
             memory_min=max(self.memory_min, other.memory_min),
             capability_min=max(self.capability_min, other.capability_min),
+            driver_min=_later(self.driver_min, other.driver_min),
+            cuda_min=_later(self.cuda_min, other.cuda_min),
             ecc=self.ecc or other.ecc,
             nvlink=self.nvlink or other.nvlink,
             numa=self.numa or other.numa,
@@ -72,34 +85,16 @@ class Requirements:
         )
 
     def __str__(self) -> str:
-        """The same in the language it is read from."""
+        """The requirements in the language that `parse_requirements` reads."""
         return ", ".join(_terms(self))
 
 
 ANY = Requirements()
-"""Every card will do."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuClass:
-    """A name that an admin gives to requirements: a container asks `gpu-gold: 1` and gets a card that is gold."""
-
-    name: str
-    requirements: Requirements
-
-    @property
-    def resource(self) -> str:
-        """The resource name of the talk that asked for classes."""
-        return f"gpu-{self.name}"
-
-
-def parse_class(field: str, name: object, requirements: object) -> GpuClass:
-    """Read a class's definition."""
-    return GpuClass(parse_label(field, name), parse_requirements(f"{field}[{name}]", requirements))
+"""Every GPU fits."""
 
 
 # A requirement is a line that a person writes; longer ones are mistakes or attacks.
-_TEXT_MAX = 2000
+TEXT_MAX = 2000
 _NAMES_MAX = 64
 
 _TERM = re.compile(
@@ -109,9 +104,11 @@ _TERM = re.compile(
         )?\s*""",
     re.VERBOSE,
 )
-_FORMS = {
+FORMS = {
     "memory": "memory>=SIZE",
     "cc": "cc>=X.Y",
+    "driver": "driver>=VERSION",
+    "cuda": "cuda>=VERSION",
     "ecc": "ecc",
     "nvlink": "nvlink",
     "numa": "numa",
@@ -120,20 +117,36 @@ _FORMS = {
 }
 
 
+_VERSION = r"[0-9]+([.][0-9]+)*"
+_COMPARED = {
+    "memory": r"[0-9.]+[A-Za-z]{0,2}",
+    "cc": r"[0-9]+[.][0-9]+",
+    "driver": _VERSION,
+    "cuda": _VERSION,
+}
+_FLAGS = ("ecc", "nvlink", "numa")
+_NAMED = r"(model|uuid)\s*(=|==|!=)\s*[^\s,()]+|(model|uuid)\s+(not\s+)?in\s*\([^()]+\)"
+_ANY_TERM = "|".join((*(rf"{key}\s*>=\s*{value}" for key, value in _COMPARED.items()), *_FLAGS, _NAMED))
+GRAMMAR = rf"^\s*({_ANY_TERM})(\s*,\s*({_ANY_TERM}))*\s*$"
+"""The form of the language as a regular expression of RE2, for the API server: all that can be read matches it."""
+
+
 def parse_requirements(field: str, text: object) -> Requirements:
     """Read the language; an unknown word is refused, because "ecccc" must not mean "no requirement"."""
-    if not isinstance(text, str) or not text.strip() or len(text) > _TEXT_MAX:
-        raise BadRequest(field, text, f"requirements such as memory>=16Gi, ecc (1 to {_TEXT_MAX} characters)")
+    if not isinstance(text, str) or not text.strip() or len(text) > TEXT_MAX:
+        raise BadRequest(field, text, f"requirements such as memory>=16Gi, ecc (1 to {TEXT_MAX} characters)")
     result = ANY
     seen: set[str] = set()
     for term in _split(text):
         match = _TERM.fullmatch(term)
         key = match["key"] if match else ""
-        if match is None or key not in _FORMS:
-            raise BadRequest(field, term.strip(), f"one of {', '.join(_FORMS)}", hint=f"write e.g. {_EXAMPLE}")
+        if match is None or key not in FORMS:
+            raise BadRequest(field, term.strip(), f"one of {', '.join(FORMS)}", hint=f"write e.g. {_EXAMPLE}")
         form = f"{key} {_sense(match)}"
         if form in seen:
-            raise BadRequest(field, term.strip(), f"{key} once", hint="put several names into model in (A, B)")
+            raise BadRequest(
+                field, term.strip(), f"given once for {key}", hint="put several names into model in (A, B)"
+            )
         seen.add(form)
         result = result.and_(_read(field, term.strip(), match))
     return result
@@ -162,18 +175,16 @@ def _read(field: str, term: str, match: re.Match[str]) -> Requirements:
     key, compare, value = match["key"], match["cmp"], match["value"]
 
     def bad() -> BadRequest:
-        return BadRequest(field, term, _FORMS[key])
+        return BadRequest(field, term, FORMS[key])
 
     if key in {"ecc", "nvlink", "numa"}:
         if compare or match["set"]:
             raise bad()
         return Requirements(ecc=key == "ecc", nvlink=key == "nvlink", numa=key == "numa")
-    if key in {"memory", "cc"}:
+    if key in _COMPARED:
         if compare != ">=":
             raise bad()
-        if key == "memory":
-            return replace(ANY, memory_min=parse_size(f"{field}: memory", value))
-        return replace(ANY, capability_min=parse_capability(f"{field}: cc", value))
+        return _minimum(f"{field}: {key}", key, value)
     if compare in {"=", "==", "!="}:
         names = (value,)
     elif match["set"]:
@@ -189,6 +200,18 @@ def _read(field: str, term: str, match: re.Match[str]) -> Requirements:
     return Requirements(uuids_not=names) if _sense(match) == "not" else Requirements(uuids=names)
 
 
+def _minimum(field: str, key: str, value: str) -> Requirements:
+    match key:
+        case "memory":
+            return replace(ANY, memory_min=parse_size_with_unit(field, value))
+        case "cc":
+            return replace(ANY, capability_min=parse_capability(field, value))
+        case "driver":
+            return replace(ANY, driver_min=parse_version(field, value))
+        case _:
+            return replace(ANY, cuda_min=parse_version(field, value))
+
+
 _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._/-]{0,62}[A-Za-z0-9])?")
 
 
@@ -197,6 +220,10 @@ def parse_model(field: str, value: object) -> str:
     if not (isinstance(value, str) and _MODEL.fullmatch(value)):
         raise BadRequest(field, value, "a model's name such as V100 or A100-SXM4-80GB")
     return value
+
+
+def _later(ours: DottedVersion | None, theirs: DottedVersion | None) -> DottedVersion | None:
+    return max((each for each in (ours, theirs) if each is not None), default=None)
 
 
 def _both(
@@ -218,6 +245,10 @@ def _terms(wants: Requirements) -> Iterator[str]:
         yield f"memory>={show_mib(wants.memory_min)}"
     if wants.capability_min > (0, 0):
         yield f"cc>={wants.capability_min}"
+    if wants.driver_min is not None:
+        yield f"driver>={wants.driver_min}"
+    if wants.cuda_min is not None:
+        yield f"cuda>={wants.cuda_min}"
     for flag in ("ecc", "nvlink", "numa"):
         if getattr(wants, flag):
             yield flag

@@ -18,17 +18,17 @@ Mib = NewType("Mib", int)
 WHOLE = Milli(1000)
 """One GPU."""
 
-# A node holds at most 16 cards today; a request for more GPUs than this is a typo, not a job.
+# A node has at most 16 GPUs today; a request for more GPUs than this is a typo.
 GPUS_MAX = 64
-# 16 TiB of memory on one card is far beyond any, and keeps every sum well inside 64 bits of bytes.
+# No GPU has 16 TiB of memory, and every sum of bytes stays well inside 64 bits.
 MIB_MAX = Mib(16 * 1024 * 1024)
 
-_BYTES_PER_MIB = 1024 * 1024
+BYTES_PER_MIB = 1024 * 1024
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SMALL = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000)}
 _SUFFIX = {"": Fraction(1), **_SMALL} | {k: Fraction(v) for k, v in (_BINARY | _DECIMAL).items()}
-# Longer digit strings are nobody's request, and Python's own integer parser is quadratic in them.
+# No request needs more digits, and Python's integer parser takes quadratic time.
 _QUANTITY = re.compile(r"([+-]?)(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:([eE][+-]?\d{1,2})|([A-Za-z]{0,2}))")
 
 
@@ -60,11 +60,11 @@ def parse_whole(field: str, value: object, low: int, high: int) -> int:
 
 def parse_milli(field: str, value: object) -> tuple[int, Milli]:
     """Read an amount of milli-GPU as (GPUs, milli on each): 300 is (1, 300), 2000 is (2, 1000)."""
-    want = f"1 to {WHOLE}, or a multiple of {WHOLE} up to {GPUS_MAX * WHOLE} (1000 = one GPU)"
+    want = f"from 1 to {WHOLE}, or a multiple of {WHOLE} up to {GPUS_MAX * WHOLE} (1000 = one GPU)"
     try:
         amount = parse_whole(field, value, 1, GPUS_MAX * WHOLE)
     except BadRequest:
-        raise BadRequest(field, value, want) from None
+        raise BadRequest(field, value, want, hint=milli_hint(value)) from None
     if amount <= WHOLE:
         return 1, Milli(amount)
     if amount % WHOLE:
@@ -73,8 +73,16 @@ def parse_milli(field: str, value: object) -> tuple[int, Milli]:
     return amount // WHOLE, WHOLE
 
 
+def milli_hint(value: object) -> str:
+    """What to write instead of a fraction where thousandths of a GPU are wanted."""
+    try:
+        return f"for {value} of a GPU write {parse_fraction('', value)}" if "." in str(value) else ""
+    except BadRequest:
+        return ""
+
+
 def parse_fraction(field: str, value: object, *, zero: bool = False) -> Milli:
-    """Read a fraction of one GPU such as "0.5", to the nearest milli; the talk's 1/3 written 0.333 fits thrice."""
+    """Read a fraction of one GPU such as "0.5", to the nearest milli: 0.333 fits three times."""
     least = "0" if zero else "0.001"
     want = f"a fraction of one GPU from {least} to 1"
     # Floats appear in YAML (gpu_limit: 0.5); their shortest spelling is what the author wrote.
@@ -92,21 +100,59 @@ def parse_fraction(field: str, value: object, *, zero: bool = False) -> Milli:
 
 
 def parse_mib(field: str, value: object) -> Mib:
-    """Read a whole number of MiB; a typo must never become "no limit"."""
-    return Mib(parse_whole(field, value, 1, MIB_MAX))
+    """Read a whole number of MiB; a typo must never mean "no limit", and 4Ki must not mean 4 GiB."""
+    want = f"a whole number of MiB from 1 to {MIB_MAX}, without a unit"
+    if isinstance(value, str) and value[-2:] in _BINARY:
+        raise BadRequest(field, value, want, hint=_mib_hint(value))
+    try:
+        return Mib(parse_whole(field, value, 1, MIB_MAX))
+    except BadRequest:
+        raise BadRequest(field, value, want) from None
 
 
-def parse_size(field: str, value: object) -> Mib:
+def _mib_hint(value: str) -> str:
+    try:
+        return f"for {value} write {parse_size('', value)}"
+    except BadRequest:
+        return ""
+
+
+def parse_size(field: str, value: object, *, largest: int = MIB_MAX) -> Mib:
     """Read a size with its unit ("16Gi", "512Mi", or plain bytes) and round up to whole MiB."""
-    want = 'a size such as "16Gi" or "512Mi", at most 16Ti'
+    want = f'a size such as "16Gi" or "512Mi", at most {largest >> 20}Ti'
     try:
         size = parse_quantity(field, value)
     except BadRequest:
         raise BadRequest(field, value, want) from None
-    mib = Mib(-(-size.numerator // (size.denominator * _BYTES_PER_MIB)))
-    if not 1 <= mib <= MIB_MAX:
+    mib = Mib(-(-size.numerator // (size.denominator * BYTES_PER_MIB)))
+    if not 1 <= mib <= largest:
         raise BadRequest(field, value, want)
     return mib
+
+
+# A bare number up to this is a number of GiB to most people, a larger one of MiB; no GPU has fewer bytes than 1Mi.
+_GIB_LIKELY, _MIB_LIKELY = 512, BYTES_PER_MIB
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,18})?")
+
+
+def parse_size_with_unit(field: str, value: object) -> Mib:
+    """Read a size as a person types it. A bare number is refused: it could be bytes, MiB or GiB."""
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if isinstance(text, str) and _NUMBER.fullmatch(text):
+        raise BadRequest(field, text, 'a size with its unit, such as "16Gi" or "512Mi"', hint=_unit_hint(text))
+    return parse_size(field, value)
+
+
+def _unit_hint(text: str) -> str:
+    number = Fraction(text)
+    if not number:
+        return ""
+    if number <= _GIB_LIKELY:
+        return f"did you mean {text}Gi?"
+    if number < _MIB_LIKELY:
+        return f"did you mean {text}Mi?"
+    mib = -(-number.numerator // (number.denominator * BYTES_PER_MIB))
+    return f"did you mean {show_mib(mib)}?" if mib <= MIB_MAX else ""
 
 
 def show_milli(milli: int) -> str:

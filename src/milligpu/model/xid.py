@@ -1,9 +1,9 @@
 """XIDs: the numbers by which NVIDIA's driver reports errors of a GPU."""
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Those that a program causes; the card is sound, and the next program runs."""
+"""XIDs that an application causes; the GPU is healthy, and the next program runs."""
 
-# What a person needs to know of the most frequent of the others.
+# The most frequent of the others, in words.
 _WORDS = {
     48: "uncorrectable memory error",
     61: "internal microcontroller breakpoint",

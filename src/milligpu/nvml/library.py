@@ -1,7 +1,10 @@
-"""NVML, opened once and asked with types: the only module that knows NVIDIA's binding."""
+"""NVML, opened once and called with types: the only module that imports NVIDIA's binding."""
 
+import ctypes
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NewType
 
 from milligpu.model.errors import Unavailable
@@ -9,14 +12,21 @@ from milligpu.model.errors import Unavailable
 Handle = NewType("Handle", object)
 
 
-class GpuLost(Exception):
-    """The card has fallen off; nothing can be asked of it until it is back."""
+class GpuLostError(Exception):
+    """The GPU does not answer as it should; the text says how; empty if it has fallen off the bus."""
 
 
 class Nvml:
-    """An open NVML. Every `ask` answers None where the card or the driver has no answer."""
+    """An open NVML. `ask` returns None if the GPU or the driver does not report the value."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: Path | None = None) -> None:
+        """`library` is the driver's file; without it, the loader finds one by name."""
+        if library is not None:
+            try:
+                # A library that is loaded under its name is found before all others.
+                ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                raise Unavailable(f"could not load {library}: {error}") from None
         try:
             self.api: Any = importlib.import_module("pynvml")
         except ImportError:
@@ -28,31 +38,54 @@ class Nvml:
             self.api.NVML_ERROR_NO_PERMISSION,
             self.api.NVML_ERROR_NO_DATA,
             self.api.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+            # Real drivers answer this about what a GPU does not have, such as its 13th NVLink.
+            self.api.NVML_ERROR_INVALID_ARGUMENT,
         )
+        self._open()
+
+    def _open(self) -> None:
         try:
             self.api.nvmlInit()
         except self.api.NVMLError as error:
             raise Unavailable(
-                f"no GPU driver answers: {error}",
+                f"could not initialize NVML: {error}",
                 hint="install NVIDIA's driver, or try the software GPU: milligpu softgpu up",
             ) from None
 
+    def reopen(self) -> None:
+        """Let NVML look for GPUs again. All handles become invalid, so nobody else may call it meanwhile."""
+        with suppress(self.api.NVMLError):  # it is closed if it could not be opened again last time
+            self.api.nvmlShutdown()
+        self._open()
+
     def close(self) -> None:
-        """Let go of it."""
+        """Shut NVML down."""
         self.api.nvmlShutdown()
 
     def count(self) -> int:
-        """How many cards there are, lost ones included."""
-        return self.api.nvmlDeviceGetCount()
+        """Return the number of GPUs, lost ones included."""
+        try:
+            return self.api.nvmlDeviceGetCount()
+        except self.api.NVMLError as error:
+            raise Unavailable(f"NVML: {error}") from None
 
     def handle(self, index: int) -> Handle:
-        """One card, or GpuLost."""
+        """Return the handle of a GPU; raise `GpuLostError` if it is lost."""
         return self._call(self.api.nvmlDeviceGetHandleByIndex, index)
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """The answer of the NVML function of this name, None if there is none, or GpuLost."""
+        """Call an NVML function by name; None if it reports no value. Raise `GpuLostError` if the GPU is lost."""
         call: Callable[..., Any] | None = getattr(self.api, function, None)
         return None if call is None else self._call(call, *arguments)
+
+    def try_ask(self, function: str, *arguments: Any) -> Any:
+        """Ask as `ask` does, for what only people look at: None, too, where NVML answers something unexpected."""
+        try:
+            return self.ask(function, *arguments)
+        except GpuLostError as error:
+            if not str(error):
+                raise
+            return None
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -61,7 +94,8 @@ class Nvml:
             if error.value in self._absent:
                 return None
             if error.value in (self.api.NVML_ERROR_GPU_IS_LOST, self.api.NVML_ERROR_RESET_REQUIRED):
-                raise GpuLost from None
-            if error.value == self.api.NVML_ERROR_UNKNOWN:  # what some drivers say of a card that is gone
-                raise GpuLost from None
-            raise Unavailable(f"NVML: {error}") from None
+                raise GpuLostError from None
+            if error.value == self.api.NVML_ERROR_UNKNOWN:  # what some drivers return for a lost GPU
+                raise GpuLostError from None
+            # Nothing is known about the GPU, so it must not be given out; other GPUs are not affected.
+            raise GpuLostError(f"{getattr(call, '__name__', 'NVML')} answers: {error}") from None

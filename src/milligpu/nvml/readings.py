@@ -1,4 +1,4 @@
-"""How a card stands at one moment. Pure values."""
+"""What NVML reports about a GPU at one moment: pure values. None is what the GPU does not report."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,8 +6,8 @@ from enum import StrEnum
 from milligpu.model.units import Mib
 
 
-class Throttle(StrEnum):
-    """Why clocks are below their highest; idleness and set clocks are no reason to worry and left out."""
+class ThrottleReason(StrEnum):
+    """Why clocks are held down. Idle GPUs and clocks that an admin set are left out."""
 
     POWER = "power"
     THERMAL = "thermal"
@@ -17,76 +17,81 @@ class Throttle(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A process that has the card open, by its pid on the host."""
+class GpuProcess:
+    """A process that has the GPU open."""
 
+    gpu: str
     pid: int
-    memory: Mib | None
-    utilisation: int | None
-    """Percent of the card's time, over about the last second."""
+    """The PID in the host's namespace."""
+    memory: Mib | None = None
+    utilization: float | None = None
+    """Fraction of the GPU's time over about the last second, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
-    """What a card's health depends on, and no more: it is asked every second. What it does not tell is None."""
+class GpuVitals:
+    """What a GPU's health depends on; read every second, so it is no more than that."""
 
     index: int
     uuid: str
     temperature: int | None = None
     slowdown_temperature: int | None = None
-    """Where the card begins to hold its clocks down."""
+    """The temperature at which the GPU reduces its clocks."""
     ecc_uncorrected: int | None = None
     """Since the last reset."""
     reset_needed: bool | None = None
-    """The driver itself says that the card must be reset, or the machine."""
+    """The driver says that the GPU, or the machine, must be reset."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One card. Whatever it does not tell is None."""
+class GpuReading:
+    """Everything that is monitored of one GPU; read on request."""
 
-    index: int
-    uuid: str
+    vitals: GpuVitals
     memory_total: Mib
     memory_used: Mib
-    utilisation: int | None = None
+    utilization: int | None = None
     """Percent of the time in which anything ran."""
-    memory_utilisation: int | None = None
-    temperature: int | None = None
-    slowdown_temperature: int | None = None
-    """Where the card begins to hold its clocks down."""
+    memory_utilization: int | None = None
     milliwatts: int | None = None
     milliwatts_limit: int | None = None
     millijoules: int | None = None
     """Since the driver was loaded."""
     clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
-    throttled: frozenset[Throttle] = frozenset()
+    throttled: frozenset[ThrottleReason] = frozenset()
     pcie_sent_kbps: int | None = None
     pcie_received_kbps: int | None = None
     ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
     """Since the last reset."""
-    reset_needed: bool | None = None
-    """The driver itself says that the card must be reset, or the machine."""
-    processes: tuple[Process, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def index(self) -> int:
+        return self.vitals.index
+
+    @property
+    def uuid(self) -> str:
+        return self.vitals.uuid
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A card that NVML counts, but that no longer answers."""
+class LostGpu:
+    """A GPU that NVML counts but that does not answer as it should."""
 
     index: int
     uuid: str
-    """Empty when it was lost before anybody asked."""
+    """Empty when the GPU was lost before it was first read."""
+    message: str = ""
+    """What is wrong with its answers; empty for a GPU that has fallen off the bus."""
 
 
-Observation = Reading | Lost
+Observation = GpuReading | LostGpu
 
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """The driver reported an error of this card."""
+    """An error of this GPU that the driver reported."""
 
     uuid: str
     xid: int

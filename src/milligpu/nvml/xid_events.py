@@ -1,29 +1,29 @@
-"""XIDs as they happen: NVML's events, for a thread that waits for them."""
+"""XIDs as the driver reports them: NVML's events, for a thread that waits for them."""
 
 import ctypes
 from typing import Any
 
-from milligpu.devices.cards import Cards
-from milligpu.devices.nvml import GpuLost
-from milligpu.devices.reading import XidEvent
 from milligpu.model.errors import Unavailable
+from milligpu.nvml.gpus import NvmlGpus
+from milligpu.nvml.library import GpuLostError
+from milligpu.nvml.readings import XidEvent
 
 
 class XidEvents:
-    """Waits for errors of all cards. A lost card leaves the set and joins again when it is back."""
+    """Waits for XIDs of all GPUs. A lost GPU leaves the event set and joins it again when it is back."""
 
-    def __init__(self, cards: Cards) -> None:
-        self._cards = cards
-        self._api = cards.nvml.api
+    def __init__(self, gpus: NvmlGpus) -> None:
+        self._gpus = gpus
+        self._api = gpus.nvml.api
         self._set: Any = self._api.nvmlEventSetCreate()
         self._joined: set[str] = set()
 
     def close(self) -> None:
-        """Wait no more."""
+        """Free the event set."""
         self._api.nvmlEventSetFree(self._set)
 
     def wait(self, seconds: float) -> XidEvent | None:
-        """The next error, or None when there was none for so long, or a card was lost."""
+        """Wait for the next XID; None if there was none in this time, or a GPU was lost."""
         self._join()
         try:
             data = self._api.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
@@ -37,28 +37,28 @@ class XidEvents:
         return XidEvent(self._name(data.device), data.eventData)
 
     def _join(self) -> None:
-        for uuid, handle in self._cards.handles().items():
+        for uuid, handle in self._gpus.handles().items():
             if uuid in self._joined:
                 continue
             try:
-                # An old card without events is watched by its readings alone.
-                self._cards.nvml.ask(
+                # An old GPU without events is monitored by its readings alone.
+                self._gpus.nvml.ask(
                     "nvmlDeviceRegisterEvents", handle, self._api.nvmlEventTypeXidCriticalError, self._set
                 )
-            except GpuLost:
+            except GpuLostError:
                 continue
             self._joined.add(uuid)
 
     def _start_again(self) -> None:
-        """A set with a lost card in it tells nothing of the others."""
+        """Make the event set again: with a lost GPU in it, it reports nothing about the others."""
         self._api.nvmlEventSetFree(self._set)
         self._set = self._api.nvmlEventSetCreate()
         self._joined.clear()
 
     def _name(self, device: Any) -> str:
-        """NVML gives a new handle object for the card; the address in it is the same."""
+        """Return the address in a handle: NVML returns new handle objects for the same GPU."""
         address = _address(device)
-        return next((uuid for uuid, each in self._cards.handles().items() if _address(each) == address), "")
+        return next((uuid for uuid, each in self._gpus.handles().items() if _address(each) == address), "")
 
 
 def _address(handle: Any) -> int:

@@ -1,7 +1,7 @@
-"""Plan moves of running pods that make room: as few as possible, and none that may not be made.
+"""Plan moves of running pods that make room for a request: as few as possible, within the rules.
 
-A plan says which pods go where and where the request then fits; nothing is changed by making it. Plans have one
-step: a pod that moves goes to room that is free already, so that moves can be carried out in any order.
+A plan says which pods move where and where the request then fits. Each pod moves to room that is already free, so
+the moves can be carried out in any order. Only `milligpu simulate` carries plans out; on a cluster no pod is moved.
 """
 
 from collections import Counter
@@ -10,27 +10,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from milligpu.model.footprint import Demand
+from milligpu.model.footprint import GpuDemand
 from milligpu.model.grant import Grant
-from milligpu.model.qos import PRIORITY_MAX
-from milligpu.model.request import ContainerRequest, PodRef, PodRequest, ShareRequest
-from milligpu.model.units import WHOLE, Milli
+from milligpu.model.policy import PRIORITY_MAX
+from milligpu.model.request import PodRequest
 from milligpu.placement.decide import Placer, pod_key
-from milligpu.placement.fit import Spec
+from milligpu.placement.fit import RequestSpec
 from milligpu.placement.snapshot import Holding
 
 # A plan with more moves disturbs more than it helps.
 MOVES_MAX = 8
 # Of all places those that need the fewest moves are tried first; after this many failures another is unlikely.
 _TRIES_MAX = 64
-# Of a card with many tenants only the largest are considered: all sets of eight are 255.
+# Of a GPU with many tenants only the largest are considered: all sets of eight are 255.
 _TENANTS_MAX = 8
-# Steps in which a larger share is looked for.
-_SHARE_STEP = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class MoveRules:
     """What may not move."""
 
     pinned: frozenset[str] = frozenset()
@@ -52,7 +49,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PodMove:
     """One pod and where it goes."""
 
     pod: str
@@ -61,24 +58,24 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DefragPlan:
     """The moves, which can be made in any order, and what the request gets after them."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[PodMove, ...]
     grant: Grant
 
 
 def plan_room(
-    placer: Placer, request: PodRequest, running: Mapping[str, PodRequest], rules: Rules | None = None
-) -> Plan | None:
-    """The fewest moves that make room for the request; None if no plan within the rules does.
+    placer: Placer, request: PodRequest, running: Mapping[str, PodRequest], rules: MoveRules | None = None
+) -> DefragPlan | None:
+    """Return the fewest moves that make room for the request; None if the rules allow no plan.
 
     `running` has the request of every pod that may have to move; a pod that is not in it stays.
     """
-    rules = rules or Rules()
+    rules = rules or MoveRules()
     grant = placer.place(request)
     if grant is not None:
-        return Plan((), grant)
+        return DefragPlan((), grant)
     places = sorted(_places(placer, request, running, rules), key=lambda place: (place[0], place[1], place[2]))
     for _, _, node, pods in places[:_TRIES_MAX]:
         found = _try(placer, request, running, node, pods)
@@ -87,22 +84,10 @@ def plan_room(
     return None
 
 
-def plan_largest(placer: Placer, running: Mapping[str, PodRequest], rules: Rules | None = None) -> Plan | None:
-    """Moves that raise the largest share anybody can get on one card as far as the rules allow."""
-    largest = int(placer.snapshot.residue.max(initial=0))
-    first = largest // _SHARE_STEP * _SHARE_STEP + _SHARE_STEP
-    for milli in range(WHOLE, first - 1, -_SHARE_STEP):
-        share = ContainerRequest("largest", ShareRequest(1, Milli(milli)))
-        plan = plan_room(placer, PodRequest(PodRef("", "largest-share"), (share,)), running, rules)
-        if plan is not None:
-            return plan
-    return None
-
-
 def _places(
-    placer: Placer, request: PodRequest, running: Mapping[str, PodRequest], rules: Rules
+    placer: Placer, request: PodRequest, running: Mapping[str, PodRequest], rules: MoveRules
 ) -> Iterator[tuple[int, int, str, tuple[str, ...]]]:
-    """For each node that could take the request: the moves it needs, their size, its name, and the pods."""
+    """Yield, for each node that could take the request, the number of moves, their size, its name, and the pods."""
     snap, spec = placer.snapshot, placer.spec(request)
     for node, rows in snap.rows_of.items():
         held = snap.holdings_on(node)
@@ -110,26 +95,26 @@ def _places(
         for row in rows:
             pods = _evictions(placer, spec, request, row, free) if spec.allowed[int(snap.kind[row])] else None
             if pods and rules.allow(frozenset(pods)):
-                moved = sum(demand.milli for h in free if h.pod in pods for _, demand in h.cards)
+                moved = sum(demand.milli for h in free if h.pod in pods for _, demand in h.demands)
                 yield len(pods), moved, node, tuple(sorted(pods))
 
 
-def _may_move(holding: Holding, running: Mapping[str, PodRequest], rules: Rules) -> bool:
+def _may_move(holding: Holding, running: Mapping[str, PodRequest], rules: MoveRules) -> bool:
     if holding.pod not in running or holding.pod in rules.pinned:
         return False
-    # What is pinned to cards by name would only come back.
+    # Pods that name their GPUs would go back to them.
     return holding.priority <= rules.priority_max and running[holding.pod].requirements.uuids is None
 
 
 def _evictions(
-    placer: Placer, spec: Spec, request: PodRequest, row: int, movable: list[Holding]
+    placer: Placer, spec: RequestSpec, request: PodRequest, row: int, movable: list[Holding]
 ) -> frozenset[str] | None:
-    """Few pods whose leaving lets the request in; None if that is not enough. The cheapest cards are chosen."""
+    """Return a few pods whose move makes room on the cheapest GPUs; None if moving pods does not help."""
     snap = placer.snapshot
     need = spec.needs[int(snap.kind[row])]
-    tenants: dict[str, list[tuple[str, Demand]]] = {}
+    tenants: dict[str, list[tuple[str, GpuDemand]]] = {}
     for holding in movable:
-        for uuid, demand in holding.cards:
+        for uuid, demand in holding.demands:
             tenants.setdefault(uuid, []).append((holding.pod, demand))
     costs: list[list[str]] = []
     for column, uuid in enumerate(snap.uuids[row]):
@@ -150,11 +135,11 @@ def _evictions(
 
 
 def _leave(
-    demand: Demand, milli: int, mib: int, present: int, tenants: list[tuple[str, Demand]]
+    demand: GpuDemand, milli: int, mib: int, present: int, tenants: list[tuple[str, GpuDemand]]
 ) -> list[str] | None:
-    """The fewest tenants of a card that must leave it, and of those the smallest."""
+    """The fewest tenants of a GPU that must leave it, and of those the smallest."""
 
-    def enough(leaving: Sequence[tuple[str, Demand]]) -> bool:
+    def enough(leaving: Sequence[tuple[str, GpuDemand]]) -> bool:
         more_milli = sum(held.milli for _, held in leaving)
         more_mib = sum(held.mib for _, held in leaving)
         stay = demand.whole and present > len(leaving)
@@ -176,7 +161,7 @@ def _leave(
 def _make_cpu(
     cpu: int, memory: int, request: PodRequest, pods: set[str], movable: list[Holding]
 ) -> frozenset[str] | None:
-    """As many more pods as the node's CPU and memory need."""
+    """Add pods until the node has enough CPU and memory for the request; None if it never has."""
     pods = set(pods)
     for holding in movable:
         if holding.pod in pods:
@@ -192,24 +177,24 @@ def _make_cpu(
 
 def _try(
     placer: Placer, request: PodRequest, running: Mapping[str, PodRequest], node: str, pods: tuple[str, ...]
-) -> Plan | None:
-    """Play it through on the books, and put everything back."""
+) -> DefragPlan | None:
+    """Try the moves on the snapshot, and undo them."""
     snap = placer.snapshot
     others = [name for name in snap.nodes if name != node]
     with _undone(placer) as done:
-        moves: list[Move] = []
-        # Each finds room that is free while all are still where they are; on its own node only if nowhere else.
+        moves: list[PodMove] = []
+        # Each pod moves to room that is free before any pod moves, and stays on its node only if no other has room.
         for pod in sorted(pods, key=lambda each: (-_total(running[each]), each)):
             again = replace(running[pod], pod=replace(running[pod].pod, uid=f"{pod}, moved"))
             there = placer.place(again, others) or placer.place(again)
             if there is None:
                 return None
             done.take(again, there)
-            moves.append(Move(pod, snap.holdings[pod].node, replace(there, uid=running[pod].pod.uid)))
+            moves.append(PodMove(pod, snap.holdings[pod].node, replace(there, uid=running[pod].pod.uid)))
         for pod in pods:
             done.release(pod)
         grant = placer.place(request, [node])
-        return None if grant is None else Plan(tuple(moves), grant)
+        return None if grant is None else DefragPlan(tuple(moves), grant)
 
 
 def _total(request: PodRequest) -> int:
@@ -218,7 +203,7 @@ def _total(request: PodRequest) -> int:
 
 
 class _Trial:
-    """Changes to the books that will be undone."""
+    """Undo all changes to the snapshot at the end of the block."""
 
     def __init__(self, placer: Placer) -> None:
         self._snapshot, self._placer = placer.snapshot, placer

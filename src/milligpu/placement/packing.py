@@ -1,11 +1,11 @@
-"""The default score: place where the cluster stays most usable for the requests that are likely to come.
+"""The default score: place where the cluster stays most usable for the requests that are expected.
 
 `docs/placement.md` explains it in words. In short, a node's free GPU is worth, for each expected class of
 requests, what that class could use of it; classes that find little room in the cluster weigh more; a placement
-scores the change of the node's worth. FGD, as published, is the same with other numbers, and is run by them.
+scores the change of the node's worth. FGD, as published, is the same score with other numbers (`FGD`).
 
 All classes with the same number and size of GPUs are one level, so that the worth of a node is a sum over some
-twenty levels with weights looked up by the kind of its cards and by its free CPU.
+twenty levels with weights looked up by the kind of its GPUs and by its free CPU.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from milligpu.placement.fit import Found, Spec, SpecKey
+from milligpu.placement.fit import Candidates, RequestKey, RequestSpec
 from milligpu.placement.snapshot import UNCOUNTED, IntArray, Snapshot
 
 FloatArray = npt.NDArray[np.float32]
@@ -22,11 +22,11 @@ WideArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class PackingWeights:
     """The numbers of the score; each lies on a plateau, and none was fitted to one trace."""
 
     copies: float = 0.12
-    """How much it counts how many more requests fit, beside how much free GPU they can reach."""
+    """The weight of how many more requests fit, relative to how much free GPU they can reach."""
     priced: bool = True
     """Whether classes with little room left weigh more, and small shares weigh more per milli."""
     room: float = 8000.0
@@ -40,16 +40,16 @@ class Weights:
     cpu_copies: float = 0.5
     """As `copies`, for pods that want no GPU."""
     cover: float = 1.0
-    """The part of all expected requests whose classes are looked at, most frequent first."""
+    """The fraction of all expected requests whose classes count, most frequent first."""
     bin_milli: float | None = 25.0
     """Scores that differ by less are equal; None is FGD's own rounding."""
 
 
-PACKING = Weights()
-FGD = Weights(copies=0.0, priced=False, balance=0.0, cpu=0.0, cover=0.95, bin_milli=None)
+PACKING = PackingWeights()
+FGD = PackingWeights(copies=0.0, priced=False, balance=0.0, cpu=0.0, cover=0.95, bin_milli=None)
 """Fragmentation gradient descent as its authors published it."""
 
-# What is equal but for the rounding of floats must be equal.
+# Scores that differ only by the rounding of floats must be equal.
 _EPSILON = 1e-3
 # Above this many levels, sizes are rounded up to coarser steps; real workloads have about twenty.
 _LEVELS_MAX = 48
@@ -61,10 +61,10 @@ _TYPICAL_CPU = 12_000.0
 _NO_ROWS: IntArray = np.zeros(0, np.int64)
 
 
-class Packing:
+class PackingScore:
     """The worth of every row, kept up to date, and the scores that follow from it."""
 
-    def __init__(self, snapshot: Snapshot, weights: Weights = PACKING) -> None:
+    def __init__(self, snapshot: Snapshot, weights: PackingWeights = PACKING) -> None:
         self.snapshot = snapshot
         self.weights = weights
         self._empty()
@@ -83,8 +83,8 @@ class Packing:
     # -- tables over residues ----------------------------------------------------------------------------------
 
     def _set_levels(self, levels: list[tuple[int, int]]) -> None:
-        """Tables from a card's residue to what each level can use of it."""
-        # Levels of one GPU first: for them a sum is enough, the others also need to know how many cards fit.
+        """Build the tables from a GPU's residue to what each level can use of it."""
+        # Levels of one GPU first: for them a sum is enough, the others also need to know how many GPUs fit.
         levels = sorted(levels)
         self._levels = {level: at for at, level in enumerate(levels)}
         self._number = np.array([number for number, _ in levels], np.float32)
@@ -94,16 +94,16 @@ class Packing:
         self._scale = (self.weights.copies * self._number * self._size).astype(np.float32)
         residue = np.arange(1001)[:, None]
         holds = residue >= size
-        # Side by side, so that one lookup gets all three: the GPU it can reach (as far as that counts), how often
-        # it fits, if it fits.
+        # In one table, so that one lookup returns all three: the GPU that a level can reach (weighted), how often
+        # it fits, and whether it fits.
         reach = np.where(holds, residue, 0) * (1 - self.weights.copies)
         parts = (reach, residue // size / self._number, holds[:, self._ones :])
         self._table = np.concatenate(parts, axis=1).astype(np.float32)
 
     def _rebuild(self) -> None:
-        """All rows anew."""
+        """Measure all rows again."""
         snap = self.snapshot
-        self.layout = snap.layout
+        self.layout = snap.rows_version
         self._row_sums = np.zeros((snap.rows, self._table.shape[1]), np.float32)
         self._row_free = np.zeros(snap.rows, np.float32)
         self._row_worth = np.zeros(snap.rows, np.float32)
@@ -113,7 +113,7 @@ class Packing:
     def _stale(self) -> IntArray:
         """The rows that changed since they were last measured, with their sums up to date but not their worth."""
         changed = self.snapshot.changed_since(self._seen)
-        if changed is None or self.layout != self.snapshot.layout:
+        if changed is None or self.layout != self.snapshot.rows_version:
             if len(self._weight) < len(self.snapshot.kinds):
                 more = len(self.snapshot.kinds) - len(self._weight)
                 self._weight = np.pad(self._weight, ((0, more), (0, 0), (0, 0)))
@@ -173,8 +173,8 @@ class Packing:
         beside = np.minimum(free, cpu * self._per_cpu) * self.weights.balance
         return (beside + self._cpu_worth[step]).astype(np.float32)
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
-        """How much of the cluster's worth each way of placing the spec keeps; higher is better."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
+        """How much of the cluster's worth each placement keeps; higher is better."""
         rows, stale = found.rows, self._stale()
         cpu = self.snapshot.cpu[rows] - spec.cpu
         sums, free = self._row_sums[rows], self._row_free[rows]
@@ -207,8 +207,8 @@ class Packing:
 
     # -- prices ------------------------------------------------------------------------------------------------
 
-    def reprice(self, counts: Mapping[SpecKey, float], specs: Mapping[SpecKey, Spec]) -> None:
-        """Set the weights of the classes anew from what is expected and from what has room now."""
+    def reprice(self, counts: Mapping[RequestKey, float], specs: Mapping[RequestKey, RequestSpec]) -> None:
+        """Set the weights of the classes again from what is expected and from what has room now."""
         chosen = _covered(counts, self.weights.cover)
         total = sum(chosen.values())
         gpu = {key: count / total for key, count in chosen.items() if specs[key].wants_gpu}
@@ -233,8 +233,8 @@ class Packing:
         self._price_cpu(only_cpu, float(part @ cpu), asked_gpu)
         self._rebuild()
 
-    def _classify(self, classes: list[Spec]) -> IntArray:
-        """The level of each class on each kind of card, -1 where it cannot be."""
+    def _classify(self, classes: list[RequestSpec]) -> IntArray:
+        """The level of each class on each kind of GPU; -1 where it does not fit."""
         number = np.array([c.count for c in classes])
         share = np.maximum(np.array([c.share for c in classes]), 1)
         allowed = np.array([c.allowed for c in classes]) & (number > 0)
@@ -251,7 +251,7 @@ class Packing:
         return at
 
     def _weigh(self, weight: WideArray, level: IntArray, cpu: IntArray) -> None:
-        """Tables of weights by kind of card, free CPU and level, and the mean CPU of each level."""
+        """Tables of weights by kind of GPU, free CPU and level, and the mean CPU of each level."""
         kinds, levels = level.shape[1], len(self._levels)
         table = np.zeros((kinds, len(self._thresholds) + 1, levels))
         cpu_sum, sums = np.zeros((kinds, levels)), np.zeros((kinds, levels))
@@ -282,7 +282,7 @@ class Packing:
         each = upward[kinds, from_bin[:, None], np.maximum(level, 0)]
         return np.where(level >= 0, each, 0.0).sum(axis=1)
 
-    def _price_cpu(self, only_cpu: Mapping[SpecKey, float], gpu_cpu: float, asked_gpu: float) -> None:
+    def _price_cpu(self, only_cpu: Mapping[RequestKey, float], gpu_cpu: float, asked_gpu: float) -> None:
         """The worth of a node's free CPU to pods that want no GPU, in milli-GPU."""
         free = self.snapshot.cpu[(self.snapshot.cpu >= 0) & (self.snapshot.cpu < UNCOUNTED // 2)]
         self._cpu_worth = np.zeros(2, np.float32)
@@ -294,8 +294,8 @@ class Packing:
         stress = asked / asked_gpu * float(self._row_free.sum()) / total
         price = min(self.weights.cpu * stress**self.weights.cpu_stress, _CPU_PRICE_MAX)
         whole = [node.cpu_milli for node in self.snapshot.nodes.values()]
-        cards = sum(len(uuids) for uuids in self.snapshot.uuids)
-        milli_per_cpu = cards * 1000 / sum(whole)
+        gpus = sum(len(uuids) for uuids in self.snapshot.uuids)
+        milli_per_cpu = gpus * 1000 / sum(whole)
         share = self.weights.cpu_copies
         self._cpu_step = max(1.0, max(whole) / _CPU_BINS)
         have = np.arange(_CPU_BINS + 1) * self._cpu_step
@@ -312,11 +312,11 @@ class Packing:
         self._cpu_worth = worth.astype(np.float32)
 
 
-def _covered(counts: Mapping[SpecKey, float], cover: float) -> dict[SpecKey, float]:
+def _covered(counts: Mapping[RequestKey, float], cover: float) -> dict[RequestKey, float]:
     """The most frequent specs that make up this part of all requests."""
     if cover >= 1:
         return dict(counts)
-    chosen: dict[SpecKey, float] = {}
+    chosen: dict[RequestKey, float] = {}
     left = cover * sum(counts.values())
     for key, count in sorted(counts.items(), key=lambda item: (-item[1], -item[0].cpu_milli)):
         chosen[key] = count

@@ -1,42 +1,30 @@
-"""Why nothing fits: for each card the first reason that holds, for each node what it lacks, and what would fit.
+"""Why nothing fits: for each GPU the first reason that holds, for each node what it lacks, and what would fit.
 
-Reasons that never change come before those that pass, so that nobody waits for a card of the wrong model.
+Reasons that never change come before those that pass, so that no pod waits for a GPU of the wrong model.
 """
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
-from milligpu.model.gpu import State
+from milligpu.model.affinity import AffinityLabels
+from milligpu.model.gpu import Gpu, GpuState
 from milligpu.model.grant import NoFit
-from milligpu.model.labels import Locality
-from milligpu.model.reasons import Reason, Refusal
-from milligpu.model.request import PodRequest, ShareRequest
-from milligpu.model.units import WHOLE, Mib, Milli, show_mib, show_milli
-from milligpu.placement.fit import Fitter, Spec, SpecKey
-from milligpu.placement.snapshot import NOBODY, IntArray, Snapshot
+from milligpu.model.reasons import Reason, Refusal, reason_of_state
+from milligpu.model.request import PodRequest
+from milligpu.placement.fit import RequestSpec
+from milligpu.placement.nearest import SpecSource, describe_difference, nearest_fit_in_steps
+from milligpu.placement.snapshot import NOBODY, IntArray
 
-# A refusal of every card of a large cluster would take longer than the decision; beyond this, the best of each
-# node speaks for the node.
-_CARDS_MAX = 4096
-
-
-class Asked(Protocol):
-    """What is asked: the books, and how requests become numbers."""
-
-    snapshot: Snapshot
-    fitter: Fitter
-
-    def spec(self, request: PodRequest) -> Spec:
-        """The request in numbers."""
-        ...
+# Refusals for every GPU of a large cluster would take longer than the decision. With more GPUs than this, each node
+# is represented by its best GPU.
+_GPUS_MAX = 4096
 
 
-def explain(placer: Asked, request: PodRequest, among: Iterable[str] | None = None) -> NoFit:
-    """All reasons, with numbers, and the nearest request that would fit."""
-    steps = gradually(placer, request, among)
+def explain(placer: SpecSource, request: PodRequest, among: Iterable[str] | None = None) -> NoFit:
+    """Return all reasons, with numbers, and the nearest request that would fit."""
+    steps = explain_in_steps(placer, request, among)
     while True:
         try:
             next(steps)
@@ -48,43 +36,43 @@ def explain(placer: Asked, request: PodRequest, among: Iterable[str] | None = No
 _ROWS_PER_STEP = 32
 
 
-def gradually(
-    placer: Asked, request: PodRequest, among: Iterable[str] | None = None
+def explain_in_steps(
+    placer: SpecSource, request: PodRequest, among: Iterable[str] | None = None
 ) -> Generator[None, None, NoFit]:
-    """As `explain`, in small steps: the whole of a large cluster takes half a second, in which others want answers.
+    """Explain in small steps: a large cluster takes half a second, and other requests must not wait that long.
 
-    The books may be written between steps, but nodes may not come or go.
+    Pods may start and end between steps, but nodes must stay the same.
     """
     snap = placer.snapshot
     nodes = list(snap.nodes) if among is None else [name for name in among if name in snap.nodes]
     rows = [row for name in nodes for row in snap.rows_of[name]]
     spec = placer.spec(request)
-    every_card = sum(len(snap.uuids[row]) for row in rows) <= _CARDS_MAX
-    judge = _Judge(placer, request, spec, every_card=every_card)
+    every_gpu = sum(len(snap.uuids[row]) for row in rows) <= _GPUS_MAX
+    check = _RowCheck(placer, request, spec, every_gpu=every_gpu)
     refusals: list[Refusal] = []
     for at in range(0, len(rows), _ROWS_PER_STEP):
-        refusals += [refusal for row in rows[at : at + _ROWS_PER_STEP] for refusal in judge.row(row)]
+        refusals += [refusal for row in rows[at : at + _ROWS_PER_STEP] for refusal in check.row(row)]
         yield
-    near = nearest(placer, request, np.array(rows, np.int64))
-    return NoFit(tuple(refusals), len(nodes), "" if near is None else describe(near, request))
+    near = yield from nearest_fit_in_steps(placer, request, np.array(rows, np.int64))
+    return NoFit(tuple(refusals), len(nodes), "" if near is None else describe_difference(near, request))
 
 
-class _Judge:
+class _RowCheck:
     """Gives the reasons of one request, row by row."""
 
-    def __init__(self, placer: Asked, request: PodRequest, spec: Spec, *, every_card: bool) -> None:
+    def __init__(self, placer: SpecSource, request: PodRequest, spec: RequestSpec, *, every_gpu: bool) -> None:
         self.snap = placer.snapshot
         self.fitter = placer.fitter
         self.request = request
         self.spec = spec
-        self.every_card = every_card
+        self.every_gpu = every_gpu
         locality = request.locality
         self.exclusion = self.snap.label_number(locality.exclusion)
         self.apart = set(self.snap.cells_with(anti_affinity=locality.anti_affinity))
         self.together = set(self.snap.cells_with(affinity=locality.affinity))
 
     def row(self, row: int) -> Iterator[Refusal]:
-        """Why a row will not do; nothing if it would."""
+        """Return why a row does not fit; nothing if it fits."""
         snap, spec = self.snap, self.spec
         node = snap.node_names[row]
         if not spec.wants_gpu:
@@ -95,7 +83,7 @@ class _Judge:
             return
         refusals = {column: self._card(row, column) for column in range(len(snap.uuids[row]))}
         bad = [refusal for refusal in refusals.values() if refusal is not None]
-        yield from bad if self.every_card else bad and [max(bad, key=_nearness)]
+        yield from bad if self.every_gpu else bad and [max(bad, key=_nearness)]
         count, good = int(spec.count[snap.kind[row]]), len(refusals) - len(bad)
         if 0 < good < count:
             yield Refusal(Reason.INSUFFICIENT_GPUS, node, "", count, good)
@@ -105,9 +93,9 @@ class _Judge:
             yield from self._node(row)
 
     def _ways(self, row: int) -> IntArray:
-        # The CPU is judged apart: here only the cards count.
-        spec = Spec(replace(self.spec.key, cpu_milli=0), self.snap)
-        labels = None if self.request.locality == Locality() else self.request.locality
+        # CPU is checked separately: only the GPUs count here.
+        spec = RequestSpec(replace(self.spec.key, cpu_milli=0), self.snap)
+        labels = None if self.request.locality == AffinityLabels() else self.request.locality
         return self.fitter.find(spec, np.array([row]), labels).rows
 
     def _group(self, node: str, count: int, good: int) -> Refusal:
@@ -135,13 +123,16 @@ class _Judge:
         node, uuid, cell = snap.node_names[row], snap.uuids[row][column], (row, column)
         need = self.spec.needs[int(snap.kind[row])]
         if need.reason is not None:
-            return Refusal(need.reason, node, uuid, need.wanted, need.best)
+            return Refusal(need.reason, node, uuid, need.wanted, need.best, need.unit, need.message)
         wants = self.spec.key.requirements
         if (wants.uuids is not None and uuid not in wants.uuids) or uuid in wants.uuids_not:
             return Refusal(Reason.UUID_MISMATCH, node, uuid)
+        if not snap.policy[cell] & self.spec.policies:
+            message = f"its share policy is {snap.gpu(node, uuid).policy}"
+            return Refusal(Reason.POLICY_MISMATCH, node, uuid, message=message)
         state = snap.state(node, uuid)
-        if state is not State.OK:
-            return Refusal(Reason.SICK if state is State.SICK else Reason.CORDONED, node, uuid)
+        if state is not GpuState.OK:
+            return refuse_state(state, node, snap.gpu(node, uuid))
         reason = self._label(cell)
         if reason is not None:
             return Refusal(reason, node, uuid)
@@ -156,7 +147,7 @@ class _Judge:
 
     def _room(self, cell: tuple[int, int], node: str, uuid: str) -> Refusal | None:
         snap = self.snap
-        # Of unlike demands the smallest: a card that cannot take even that is no use to the request.
+        # The smallest demand: a GPU without room even for that is of no use to the request.
         demand = self.spec.needs[int(snap.kind[cell[0]])].demands[-1]
         milli, mib = max(0, int(snap.milli[cell])), max(0, int(snap.mib[cell]))
         if milli < demand.milli or (demand.whole and snap.tenants[cell]):
@@ -167,111 +158,10 @@ class _Judge:
         return None
 
 
+def refuse_state(state: GpuState, node: str, gpu: Gpu) -> Refusal:
+    """Why a GPU that is not ok gets no new shares: what its health checks found, or the admin's reason."""
+    return Refusal(reason_of_state(state), node, gpu.uuid, message=gpu.message)
+
+
 def _nearness(refusal: Refusal) -> float:
     return refusal.best / refusal.wanted if refusal.wanted else -1.0
-
-
-# -- what would fit --------------------------------------------------------------------------------------------
-
-
-def nearest(placer: Asked, request: PodRequest, rows: IntArray) -> PodRequest | None:
-    """The largest smaller request that fits now: fewer GPUs, else less of each, else less CPU or memory."""
-
-    snap, wants = placer.snapshot, placer.spec(request).key.requirements
-
-    def spec(smaller: PodRequest) -> Spec:
-        # Not kept: nobody asked for it.
-        return Spec(replace(SpecKey.of(replace(smaller, gpu_class=None), {}), requirements=wants), snap)
-
-    def fits(smaller: PodRequest) -> bool:
-        labels = None if smaller.locality == Locality() else smaller.locality
-        found = placer.fitter.find(spec(smaller), np.sort(rows), labels)
-        return bool((snap.memory[found.rows] >= smaller.memory_mib).any())
-
-    if not len(rows):
-        return None
-    for smaller in _fewer(request):
-        if fits(smaller):
-            return smaller
-    low, high = 0, 1000 if request.wants_gpu else 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(_scaled(request, middle)) else (low, middle)
-    if low:
-        return _scaled(request, low)
-    return _frugal(placer, request, spec(replace(request, cpu_milli=0)), rows)
-
-
-def _fewer(request: PodRequest) -> Iterator[PodRequest]:
-    shares = [container.share for container in request.containers if container.share is not None]
-    most = max((share.count for share in shares), default=1)
-    for count in range(most - 1, 0, -1):
-        yield _with(request, lambda share, count=count: replace(share, count=min(count, share.count)))
-
-
-def _scaled(request: PodRequest, thousandths: int) -> PodRequest:
-    def scale(share: ShareRequest) -> ShareRequest:
-        def part(value: int | None) -> int | None:
-            return value if not value else max(1, value * thousandths // 1000)
-
-        milli, mib, card = part(share.milli), part(share.mib), part(share.card_memory)
-        return replace(
-            share,
-            milli=None if milli is None else Milli(milli),
-            mib=None if mib is None else Mib(mib),
-            card_memory=None if card is None else Milli(card),
-            limit=None,
-        )
-
-    return _with(request, scale)
-
-
-def _frugal(placer: Asked, request: PodRequest, spec: Spec, rows: IntArray) -> PodRequest | None:
-    """The same GPUs with what CPU and memory are left on the node that has most of them."""
-    snap = placer.snapshot
-    labels = None if request.locality == Locality() else request.locality
-    found = placer.fitter.find(spec, np.sort(rows), labels).rows
-    if not len(found):
-        return None
-    cpu = np.minimum(snap.cpu[found], request.cpu_milli)
-    memory = np.minimum(snap.memory[found], request.memory_mib)
-    best = int(np.lexsort((memory, cpu))[-1])
-    return replace(request, cpu_milli=max(0, int(cpu[best])), memory_mib=max(0, int(memory[best])))
-
-
-def _with(request: PodRequest, change: "_Change") -> PodRequest:
-    containers = tuple(
-        container if container.share is None else replace(container, share=change(container.share))
-        for container in request.containers
-    )
-    return replace(request, containers=containers)
-
-
-class _Change(Protocol):
-    def __call__(self, share: ShareRequest, /) -> ShareRequest: ...
-
-
-def describe(smaller: PodRequest, asked: PodRequest) -> str:
-    """A request as a person would ask for it, as far as it differs from what was asked."""
-    parts = [
-        _share(share)
-        for container in smaller.containers
-        if (share := container.share) is not None and smaller.containers != asked.containers
-    ]
-    if smaller.cpu_milli != asked.cpu_milli:
-        parts.append(f"{smaller.cpu_milli}m CPU")
-    if smaller.memory_mib != asked.memory_mib:
-        parts.append(f"{show_mib(smaller.memory_mib)} of memory")
-    return " + ".join(parts)
-
-
-def _share(share: ShareRequest) -> str:
-    many = "" if share.count == 1 else f"{share.count} x "
-    size = [] if share.milli is None or (share.milli == 0) else [f"{show_milli(share.milli)} GPU"]
-    if share.milli == WHOLE and share.count > 1:
-        many, size = "", [f"{share.count} GPUs"]
-    if share.mib is not None:
-        size.append(show_mib(share.mib))
-    if share.card_memory is not None:
-        size.append(f"{show_milli(share.card_memory)} of the card's memory")
-    return many + " with ".join(size)

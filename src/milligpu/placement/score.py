@@ -1,7 +1,7 @@
-"""How to choose among the ways that fit: one small class per strategy, the packing one in a module of its own.
+"""How to choose among the placements that fit: one small class per strategy; packing has a module of its own.
 
 Besides the strategies that users choose there are the baselines of the literature, for comparison in simulations.
-A score is a number per way to place a spec, higher is better; ties go by the rule the class names.
+A score is a number per possible placement of a spec; higher is better. Each class names its rule for ties.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,16 +10,16 @@ from typing import Protocol
 
 import numpy as np
 
-from milligpu.model.qos import Strategy
+from milligpu.model.policy import PlacementStrategy
 from milligpu.model.units import WHOLE
-from milligpu.placement.fit import Found, Spec, SpecKey
-from milligpu.placement.groups import group_quality
-from milligpu.placement.packing import FGD, PACKING, Packing, WideArray
+from milligpu.placement.fit import Candidates, RequestKey, RequestSpec
+from milligpu.placement.gpu_sets import gpu_set_quality
+from milligpu.placement.packing import FGD, PACKING, PackingScore, WideArray
 from milligpu.placement.snapshot import UNCOUNTED, BoolArray, IntArray, Snapshot
 
 
-class Baseline(StrEnum):
-    """Policies that others published; good for comparing, not offered to pods."""
+class BaselineStrategy(StrEnum):
+    """Published strategies, to compare with; pods cannot ask for them."""
 
     RANDOM = "random"
     DOT_PRODUCT = "dot-product"
@@ -28,49 +28,49 @@ class Baseline(StrEnum):
     FGD = "fgd"
 
 
-PolicyName = Strategy | Baseline
-POLICIES: tuple[PolicyName, ...] = (*Strategy, *Baseline)
+StrategyName = PlacementStrategy | BaselineStrategy
+STRATEGIES: tuple[StrategyName, ...] = (*PlacementStrategy, *BaselineStrategy)
 
 
-class Ties(StrEnum):
-    """Who wins among equals."""
+class TieBreak(StrEnum):
+    """Which of several equal scores wins."""
 
     NOISE = "noise"
-    """Each equally often, as if by lot, but the same for the same request and snapshot."""
+    """Pseudo-random: each wins equally often, but always the same one for the same request and snapshot."""
     NAME = "name"
     """The first by name, as the published results have it."""
 
 
 class Scorer(Protocol):
-    """Scores ways of placing a spec."""
+    """Scores possible placements of a spec."""
 
-    ties: Ties
+    ties: TieBreak
     lasting: bool
     """Whether a row's scores stay the same until the row changes or prices do."""
     linked: bool
-    """Whether several cards should be those with the best links, rather than the fullest."""
+    """Whether several GPUs should be those with the best links, rather than the fullest."""
     sampled: bool
-    """Whether it may look at some of the rows of a large cluster, because a look at each takes long."""
+    """Whether it may score only some rows of a large cluster, because scoring each takes long."""
     alike: bool
-    """Whether rows of one kind with the same left of CPU and of each card score the same."""
+    """Whether rows of one kind with the same free CPU and the same free part of each GPU score the same."""
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
-        """One number for each way that was found."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
+        """Return one number for each candidate."""
         ...
 
-    def placed(self, spec: Spec, row: int) -> None:
-        """A pod of this spec went to this row."""
+    def placed(self, spec: RequestSpec, row: int) -> None:
+        """Note that a pod of this spec was placed on this row."""
         ...
 
-    def reprice(self, counts: Mapping[SpecKey, float], specs: Mapping[SpecKey, Spec]) -> None:
-        """The expected workload, or the room for it, has changed."""
+    def reprice(self, counts: Mapping[RequestKey, float], specs: Mapping[RequestKey, RequestSpec]) -> None:
+        """Called when the expected workload, or the room for it, has changed."""
         ...
 
 
 class _Plain:
-    """What most scorers have in common: they expect nothing and remember nothing."""
+    """What most scorers have in common: they use no expected workload and keep no state."""
 
-    ties = Ties.NAME
+    ties = TieBreak.NAME
     lasting = True
     linked = False
     sampled = False
@@ -79,14 +79,14 @@ class _Plain:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
 
-    def placed(self, spec: Spec, row: int) -> None:
-        """Nothing to remember."""
+    def placed(self, spec: RequestSpec, row: int) -> None:
+        """Do nothing: this scorer keeps no state."""
 
-    def reprice(self, counts: Mapping[SpecKey, float], specs: Mapping[SpecKey, Spec]) -> None:
-        """Nothing to expect."""
+    def reprice(self, counts: Mapping[RequestKey, float], specs: Mapping[RequestKey, RequestSpec]) -> None:
+        """Do nothing: this scorer uses no expected workload."""
 
-    def _left(self, spec: Spec, found: Found) -> tuple[WideArray, WideArray]:
-        """CPU and GPU left on the row after each way, as parts of a large node (128 cores, 8 GPUs)."""
+    def _left(self, spec: RequestSpec, found: Candidates) -> tuple[WideArray, WideArray]:
+        """CPU and GPU left on the row after each placement, as fractions of a large node (128 cores, 8 GPUs)."""
         snap = self.snapshot
         cpu = np.where(snap.cpu < UNCOUNTED // 2, snap.cpu, 0)[found.rows] - spec.cpu
         gpu = snap.residue[found.rows].sum(axis=1) - (found.before - found.after).sum(axis=1)
@@ -96,55 +96,55 @@ class _Plain:
 _LARGE_CPU, _LARGE_GPU = 128_000, 8_000
 
 
-class Priced(_Plain):
-    """The packing score with ties by lot, or FGD as published with ties by name."""
+class PricedScore(_Plain):
+    """The packing score with pseudo-random ties, or FGD as published with ties by name."""
 
     alike = True
 
     def __init__(self, snapshot: Snapshot, *, fgd: bool = False) -> None:
         super().__init__(snapshot)
-        self.ties = Ties.NAME if fgd else Ties.NOISE
+        self.ties = TieBreak.NAME if fgd else TieBreak.NOISE
         self.sampled = not fgd
-        self._packing = Packing(snapshot, FGD if fgd else PACKING)
+        self._packing = PackingScore(snapshot, FGD if fgd else PACKING)
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
-        """See the packing module."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
+        """Return `PackingScore.scores`."""
         return self._packing.scores(spec, found)
 
-    def reprice(self, counts: Mapping[SpecKey, float], specs: Mapping[SpecKey, Spec]) -> None:
-        """Set the prices anew."""
+    def reprice(self, counts: Mapping[RequestKey, float], specs: Mapping[RequestKey, RequestSpec]) -> None:
+        """Set the prices again."""
         self._packing.reprice(counts, specs)
 
 
-class BestFit(_Plain):
-    """The node with the least left, CPU and GPU alike; on it the fullest card that fits."""
+class BestFitScore(_Plain):
+    """The node with the least left, CPU and GPU alike; on it the fullest GPU that fits."""
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
-        """In percent, as published; the card decides below that."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
+        """Score the node in percent, as published; what is left of the GPU decides among equals."""
         cpu, gpu = self._left(spec, found)
         return np.floor((1 - (cpu + gpu) / 2) * 100) - found.before.sum(axis=1) / 1e6
 
 
-class Spread(_Plain):
-    """The emptiest card, then the emptiest node: least interference now."""
+class SpreadScore(_Plain):
+    """The emptiest GPU, then the emptiest node: least interference now."""
 
-    ties = Ties.NOISE
+    ties = TieBreak.NOISE
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
-        """What is left of the card that is fullest afterwards."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
+        """What is left of the GPU that is fullest afterwards."""
         cpu, gpu = self._left(spec, found)
         if not found.after.shape[1]:
             return cpu
         return found.after.min(axis=1) + (cpu + gpu) / 4
 
 
-class Topology(_Plain):
-    """The group of cards with the best links; for a single card, where it breaks up the least."""
+class TopologyScore(_Plain):
+    """The GPU set with the best links; for a single GPU, the place that breaks up the fewest links."""
 
-    ties = Ties.NOISE
+    ties = TieBreak.NOISE
     linked = True
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
         """The weakest link first, then all links, then the NUMA nodes; among equals the fullest node."""
         cpu, gpu = self._left(spec, found)
         fullness = 1 - (cpu + gpu) / 2
@@ -153,13 +153,13 @@ class Topology(_Plain):
         wiring = self.snapshot.wiring
         quality: list[float] = []
         for row, columns in zip(found.rows, found.columns, strict=True):
-            weakest, total, numa = group_quality(wiring[int(row)], tuple(dict.fromkeys(map(int, columns))))
+            weakest, total, numa = gpu_set_quality(wiring[int(row)], tuple(dict.fromkeys(map(int, columns))))
             quality.append(weakest * 1e6 + total * 100 + numa * 10)
         return np.array(quality) + fullness
 
 
-class RandomChoice(_Plain):
-    """Any way that fits."""
+class RandomChoiceScore(_Plain):
+    """Any placement that fits."""
 
     lasting = False
 
@@ -167,15 +167,15 @@ class RandomChoice(_Plain):
         super().__init__(snapshot)
         self._dice = dice
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:  # noqa: ARG002
-        """A throw each."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:  # noqa: ARG002
+        """Return a random number for each candidate."""
         return self._dice.random(len(found))
 
 
-class DotProduct(_Plain):
-    """Where what is asked points away from what is free."""
+class DotProductScore(_Plain):
+    """Prefer nodes whose free resources differ most in direction from the request."""
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
         """As published, in percent."""
         snap = self.snapshot
         cpu, gpu = self._left(spec, found)
@@ -186,11 +186,11 @@ class DotProduct(_Plain):
         return np.floor(100 * (1 - product / 2)) - tightest
 
 
-class GpuPacking(_Plain):
-    """First cards in use, then idle cards of nodes in use, then idle nodes."""
+class GpuPackingScore(_Plain):
+    """First GPUs in use, then idle GPUs of nodes in use, then idle nodes."""
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:  # noqa: ARG002
-        """The three tiers as published; the fullest card within a tier."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:  # noqa: ARG002
+        """The three tiers as published; the fullest GPU within a tier."""
         snap = self.snapshot
         if not found.columns.shape[1]:
             return np.zeros(len(found))
@@ -202,7 +202,7 @@ class GpuPacking(_Plain):
         return np.where(idle == width, np.maximum(33 - idle, idle), in_use) - largest / 1e6
 
 
-class GpuClustering(_Plain):
+class GpuClusteringScore(_Plain):
     """Nodes that already host the same number of GPUs per pod, then fuller nodes."""
 
     lasting = False
@@ -219,8 +219,8 @@ class GpuClustering(_Plain):
             self._hosts = larger
         return self._hosts
 
-    def scores(self, spec: Spec, found: Found) -> WideArray:
-        """As published: alone with its kind, among others, nowhere, elsewhere."""
+    def scores(self, spec: RequestSpec, found: Candidates) -> WideArray:
+        """Score as published: nodes with only this kind of pod, with others too, empty ones, all others."""
         if not found.columns.shape[1]:
             return np.zeros(len(found))
         group = _group(spec)
@@ -230,36 +230,36 @@ class GpuClustering(_Plain):
         free = self.snapshot.residue[found.rows].sum(axis=1)
         return tier + 25 * (_LARGE_GPU - free) // _LARGE_GPU - found.before.max(axis=1) / 1e6
 
-    def placed(self, spec: Spec, row: int) -> None:
-        """The row now hosts this kind of pod."""
+    def placed(self, spec: RequestSpec, row: int) -> None:
+        """Note that the row now hosts this kind of pod."""
         if spec.wants_gpu:
             self._sized(_group(spec))[row, _group(spec)] = True
 
 
-def _group(spec: Spec) -> int:
-    """0 for a share of one card, else the number of cards."""
+def _group(spec: RequestSpec) -> int:
+    """0 for a share of one GPU, else the number of GPUs."""
     count = int(spec.count.max(initial=0))
     return 0 if count == 1 and not spec.whole else count
 
 
-def scorer(policy: PolicyName, snapshot: Snapshot, dice: np.random.Generator) -> Scorer:
-    """The scorer of a policy."""
-    if policy is Baseline.RANDOM:
-        return RandomChoice(snapshot, dice)
-    makers: dict[PolicyName, Callable[[Snapshot], Scorer]] = {
-        Strategy.PACKING: Priced,
-        Strategy.BEST_FIT: BestFit,
-        Strategy.SPREAD: Spread,
-        Strategy.TOPOLOGY: Topology,
-        Baseline.DOT_PRODUCT: DotProduct,
-        Baseline.GPU_PACKING: GpuPacking,
-        Baseline.GPU_CLUSTERING: GpuClustering,
-        Baseline.FGD: lambda books: Priced(books, fgd=True),
+def make_scorer(strategy: StrategyName, snapshot: Snapshot, dice: np.random.Generator) -> Scorer:
+    """The scorer of a strategy."""
+    if strategy is BaselineStrategy.RANDOM:
+        return RandomChoiceScore(snapshot, dice)
+    makers: dict[StrategyName, Callable[[Snapshot], Scorer]] = {
+        PlacementStrategy.PACKING: PricedScore,
+        PlacementStrategy.BEST_FIT: BestFitScore,
+        PlacementStrategy.SPREAD: SpreadScore,
+        PlacementStrategy.TOPOLOGY: TopologyScore,
+        BaselineStrategy.DOT_PRODUCT: DotProductScore,
+        BaselineStrategy.GPU_PACKING: GpuPackingScore,
+        BaselineStrategy.GPU_CLUSTERING: GpuClusteringScore,
+        BaselineStrategy.FGD: lambda snapshot: PricedScore(snapshot, fgd=True),
     }
-    return makers[policy](snapshot)
+    return makers[strategy](snapshot)
 
 
-# Below this many ways, plain Python is done before numpy has started.
+# For fewer candidates than this, plain Python is faster than numpy.
 _FEW = 48
 
 

@@ -1,8 +1,7 @@
-"""The scheduler service: kube-scheduler asks it where a pod's GPUs are, and it binds the pod with its grant.
+"""`milligpu scheduler`: kube-scheduler asks it where a pod's GPUs are, and it binds the pod with its grant.
 
-`books` keeps who holds what and is the only place where shares are given; it is fed by watches, asked by the
-`extender`, and does no I/O. `binder` writes grants, `nominator` tells kube-scheduler ahead where a waiting pod
-should go and tells people why it waits, `leader` sees to it that only one of several services does so.
-`server` speaks HTTP, and `handback` lets kube-scheduler keep its connections. `service` puts them together;
-`config` and `manifests` write what a cluster needs to use it.
+`service` answers HTTP and takes part in leader election (`leader`). While it leads, a `term` fills the cluster
+state from watches. `extender` answers kube-scheduler from that state, `binder` writes grants, `nominator` chooses
+nodes for waiting pods ahead of kube-scheduler, `waiting_events` explains why a pod waits, `resizer` changes the
+grants of running pods, and `sharepods` creates the pods of KubeShare's SharePods.
 """

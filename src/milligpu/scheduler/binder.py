@@ -1,51 +1,72 @@
-"""Writing grants: one Binding sets the node and carries the grant, or neither happens."""
+"""Binds pods: one Binding sets the node and carries the grant, or neither happens."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from milligpu.kube import objects
-from milligpu.kube.api import Api, NotSent, Refused, Unanswered
+import structlog
+
+from milligpu.cluster.observed import ObservedPod
+from milligpu.cluster.pod_entry import PodEntry
+from milligpu.cluster.read import PodReader
+from milligpu.cluster.resize import describe_grant
+from milligpu.cluster.state import ClusterState
+from milligpu.kube.api import ApiClient, ApiNotSent, ApiRefused, ApiUnanswered
 from milligpu.model import names
 from milligpu.model.errors import MilligpuError, Unavailable
 from milligpu.model.grant import Grant
-from milligpu.scheduler.books import Books, Entry
-from milligpu.scheduler.extender import BindOrder
-from milligpu.scheduler.sight import PodReader, PodSight
+from milligpu.model.request import PodRef
+from milligpu.scheduler.extender import BindRequest
 from milligpu.wire.grant import encode_grant
+from milligpu.wire.kubernetes import decode_pod
 
-# As many as keep the API server busy; more only wait there, and kube-scheduler gives up on a bind after 5 s.
+# As many binds as keep the API server busy; more would wait there, and kube-scheduler gives up after 5 s.
 IN_FLIGHT = 32
-# kube-scheduler binds one pod after the other: where more than a few are under way, it is not what all wait for.
+# kube-scheduler binds one pod after the other: if more than a few binds run, it is not the bottleneck.
 BUSY = 6
-# A lone pod's whole way, from its creation on, takes some 12 ms; where the bind alone does, the API server is busy.
+# A single pod is bound some 12 ms after its creation; if the bind alone takes that long, the API server is busy.
 SLOW_S, MOMENT_S = 0.01, 1.0
 _SETTLE_EVERY_S = 0.5
 _NOT_FOUND, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 
+log = structlog.get_logger()
+
 
 class Binder:
-    """Binds pods, and finds out what became of binds that nobody answered."""
+    """Binds pods, and finds out what became of binds without an answer."""
 
     def __init__(
-        self, api: Api, books: Books, pods: PodReader, valid: Callable[[], bool], now: Callable[[], float]
+        self,
+        api: ApiClient,
+        state: ClusterState,
+        pods: PodReader,
+        valid: Callable[[], bool],
+        now: Callable[[], float],
+        *,
+        drop: Callable[[str], None],
     ) -> None:
-        """`valid` says whether we still lead; who was paused finds out here."""
+        """`valid` says whether this instance still leads; one that was paused finds out here.
+
+        `drop` forgets a pod that is gone.
+        """
+        self._drop = drop
         self._api = api
         self._valid = valid
-        self._books = books
+        self._state = state
         self._pods = pods
         self._now = now
         self._in_flight = 0
         self._took_s = 0.0
-        """How long binds take, recent ones counting most."""
+        """How long a bind takes: an average in which recent binds count most."""
         self._ended = -MOMENT_S
         self._room = asyncio.Event()
         self._room.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def busy(self) -> bool:
-        """Whether binds come faster than the API server carries them out."""
+        """Whether binds arrive faster than the API server carries them out."""
         slow = self._took_s > SLOW_S and self._now() < self._ended + MOMENT_S
         return self._in_flight >= BUSY or slow
 
@@ -55,110 +76,129 @@ class Binder:
         return self._in_flight >= IN_FLIGHT
 
     async def room(self) -> None:
-        """Wait while too many binds are under way: who filters now would only wait for its bind later."""
+        """Block until fewer than `IN_FLIGHT` binds are running: kube-scheduler gives up on a bind after 5 s."""
         await self._room.wait()
 
-    async def bind(self, order: BindOrder) -> None:
-        """Bind or raise why not."""
+    async def idle(self) -> None:
+        """Block until no bind is running; each ends when its request is answered or times out."""
+        await self._idle.wait()
+
+    async def bind(self, request: BindRequest) -> None:
         self._in_flight += 1
+        self._idle.clear()
         if self._in_flight >= IN_FLIGHT:
             self._room.clear()
         begun = self._now()
         try:
-            await self._bind(order)
+            await self._bind(request)
         finally:
             self._in_flight -= 1
             self._ended = self._now()
             self._took_s += (self._ended - begun - self._took_s) / 8
             if self._in_flight < IN_FLIGHT:
                 self._room.set()
+            if not self._in_flight:
+                self._idle.set()
 
-    async def _bind(self, order: BindOrder) -> None:
-        entry = self._books.entry(order.uid)
-        wish = entry.wish if entry is not None else (await self._look(order.namespace, order.name, order.uid)).wish
-        grant = self._books.begin_bind(wish, order.node)
+    async def _bind(self, request: BindRequest) -> None:
+        entry = self._state.entry(request.pod.uid)
+        spec = entry.spec if entry is not None else (await self._read(request.pod)).spec
+        grant = self._state.binds.begin(spec, request.node)
         if not self._valid():
-            self._books.end_bind(order.uid, bound=False)
-            raise Unavailable("this instance no longer leads")
+            self._state.binds.end(request.pod.uid, bound=False)
+            raise Unavailable("this instance is no longer the leader")
         try:
-            await self._api.send("POST", _path(order.namespace, order.name, "/binding"), _binding(order, grant))
-        except (Refused, NotSent) as error:
-            await self._refused(order, error)
-        except (Unanswered, asyncio.CancelledError):
-            self._books.doubt_bind(order.uid)
+            await self._api.send("POST", _path(request.pod, "/binding"), _binding(request, grant))
+        except (ApiRefused, ApiNotSent) as error:
+            await self._refused(request, error)
+        except (ApiUnanswered, asyncio.CancelledError):
+            self._state.binds.mark_unknown(request.pod.uid)
             raise
         else:
-            self._books.end_bind(order.uid, bound=True)
+            self._state.binds.end(request.pod.uid, bound=True)
+            _log_bound(request.pod, request.node, grant)
 
-    async def _refused(self, order: BindOrder, error: Refused | NotSent) -> None:
-        """A conflict may be an earlier bind of ours that was carried out after all."""
-        if isinstance(error, Refused) and error.status >= _SERVER_ERROR:
-            self._books.doubt_bind(order.uid)
+    async def _refused(self, request: BindRequest, error: ApiRefused | ApiNotSent) -> None:
+        """Find out whether a conflict is our earlier bind, carried out after all."""
+        if isinstance(error, ApiRefused) and error.status >= _SERVER_ERROR:
+            self._state.binds.mark_unknown(request.pod.uid)
             raise error
-        if isinstance(error, Refused) and error.status == _CONFLICT:
-            sight = await self._read_or_doubt(order)
-            if sight is not None and sight.node:
-                self._books.put_pod(sight)
-                if sight.node == order.node:
+        if isinstance(error, ApiRefused) and error.status == _CONFLICT:
+            observed = await self._read_or_mark_unknown(request)
+            if observed is not None and observed.node:
+                self._state.put_pod(observed)
+                if observed.node == request.node:
+                    _log_bound(request.pod, observed.node, observed.grant)
                     return
-        self._books.end_bind(order.uid, bound=False)
+        self._state.binds.end(request.pod.uid, bound=False)
         raise error
 
-    async def _read_or_doubt(self, order: BindOrder) -> PodSight | None:
+    async def _read_or_mark_unknown(self, request: BindRequest) -> ObservedPod | None:
         try:
-            return await self._look(order.namespace, order.name, order.uid)
-        except Refused as error:
+            return await self._read(request.pod)
+        except ApiRefused as error:
             if error.status == _NOT_FOUND:
                 return None
-            self._books.doubt_bind(order.uid)
+            self._state.binds.mark_unknown(request.pod.uid)
             raise
         except Unavailable:
-            self._books.doubt_bind(order.uid)
+            self._state.binds.mark_unknown(request.pod.uid)
             raise
 
-    async def _look(self, namespace: str, name: str, uid: str) -> PodSight:
-        """The pod as the API server has it now, or an error if it is another one by now."""
-        pod = objects.decode_pod(await self._api.get(_path(namespace, name)))
-        if pod.metadata.uid != uid:
-            raise Refused(f"pod {namespace}/{name}", _NOT_FOUND, f"its uid is {pod.metadata.uid}, not {uid}")
-        return self._pods.sight(pod)
+    async def _read(self, pod: PodRef) -> ObservedPod:
+        """Read the pod; a pod of the same name with another uid is an error."""
+        found = decode_pod(await self._api.get(_path(pod)))
+        if found.metadata.uid != pod.uid:
+            raise ApiRefused(f"pod {pod}", _NOT_FOUND, f"its uid is {found.metadata.uid}, not {pod.uid}")
+        return self._pods.read(found)
 
-    # -- doubts ------------------------------------------------------------------------------------------------
+    # -- binds without an answer -------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """For ever: read the pods whose bind was not answered, until it is clear where they are."""
+        """Read the pods whose bind had no answer, until it is clear where they are; until cancelled."""
         while True:
-            for entry in self._books.doubtful():
-                # While the API server is away the place is kept.
+            for entry in self._state.binds.unknown():
+                # The place is kept while the API server is away.
                 with suppress(MilligpuError):
                     await self._settle(entry)
             await asyncio.sleep(_SETTLE_EVERY_S)
 
-    async def _settle(self, entry: Entry) -> None:
-        pod = entry.wish.pod
+    async def _settle(self, entry: PodEntry) -> None:
+        pod = entry.spec.pod
         try:
-            sight = await self._look(pod.namespace, pod.name, pod.uid)
-        except Refused as error:
+            observed = await self._read(pod)
+        except ApiRefused as error:
             if error.status != _NOT_FOUND:
                 raise
-            self._books.drop_pod(pod.uid)
+            self._drop(pod.uid)
             return
-        self._books.put_pod(sight)
-        if not sight.node:
-            self._books.found_unbound(pod.uid)
+        self._state.put_pod(observed)
+        if observed.node:
+            _log_bound(pod, observed.node, observed.grant)
+        else:
+            self._state.binds.confirm_unbound(pod.uid)
 
 
-def _path(namespace: str, name: str, rest: str = "") -> str:
-    return f"/api/v1/namespaces/{namespace}/pods/{name}{rest}"
+def _log_bound(pod: PodRef, node: str, grant: Grant | None) -> None:
+    shares = "no GPU" if grant is None else describe_grant(grant)
+    log.info("Bound pod", pod=str(pod), node=node, shares=shares, uid=pod.uid)
 
 
-def _binding(order: BindOrder, grant: Grant | None) -> dict[str, object]:
-    metadata: dict[str, object] = {"name": order.name, "namespace": order.namespace, "uid": order.uid}
+def _path(pod: PodRef, rest: str = "") -> str:
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{rest}"
+
+
+def _binding(request: BindRequest, grant: Grant | None) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "name": request.pod.name,
+        "namespace": request.pod.namespace,
+        "uid": request.pod.uid,
+    }
     if grant is not None:
         metadata["annotations"] = {names.GRANT: encode_grant(grant)}
     return {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": metadata,
-        "target": {"apiVersion": "v1", "kind": "Node", "name": order.node},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
     }

@@ -1,30 +1,45 @@
 """kube-scheduler's extender protocol: bytes in, bytes out.
 
-filter decides and reserves in one step and answers with one node, so there is nothing left to prioritise. Node
-names are searched for in the body rather than decoded where that answers the question: at 5,000 names decoding
-would be most of the work.
+Filter decides and reserves in one step and answers with one node, so there is nothing left to prioritize. Where
+that is enough, node names are searched for in the body instead of decoded: at 5,000 names decoding would be most of
+the work.
 """
 
 from dataclasses import dataclass
 
 import msgspec
 
-from milligpu.kube import objects
+from milligpu.cluster.observed import SchedulingSpec
+from milligpu.cluster.pod_entry import PodEntry
+from milligpu.cluster.preemption import choose_node
+from milligpu.cluster.read import PodReader
+from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import BadFormat, BadRequest, NoCapacity
+from milligpu.model.request import PodRef
+from milligpu.placement.row_cache import RowCache
 from milligpu.placement.snapshot import BoolArray
-from milligpu.scheduler.books import Books, Entry
-from milligpu.scheduler.sight import PodReader, Wish
+from milligpu.wire import kubernetes
 
 # 5,000 names of 253 characters and a pod of etcd's largest size.
 BODY_MAX = 4 * 1024 * 1024
-# A second scheduler offers the cluster in ten parts, and the same ones again while every node can take the pods.
+# A second scheduler offers a tenth of the nodes at a time, and the same tenths again while every node fits.
+# Few lists are kept, because one may have thousands of names.
 _OFFERS_MAX = 16
-NO_ROOM = "no GPU has room for it now (kubectl milligpu explain)"
+NO_ROOM = "no GPU has enough free capacity; for details run: kubectl milligpu explain POD"
 
 
 class _FilterArgs(msgspec.Struct):
-    Pod: objects.Pod
+    Pod: kubernetes.KubePod
     NodeNames: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Victims(msgspec.Struct):
+    NumPDBViolations: int = 0
+
+
+class _PreemptArgs(msgspec.Struct):
+    Pod: kubernetes.KubePod
+    NodeNameToMetaVictims: dict[str, _Victims] | None = None
 
 
 class _BindArgs(msgspec.Struct):
@@ -35,107 +50,124 @@ class _BindArgs(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class BindOrder:
+class BindRequest:
     """A bind that kube-scheduler asks for."""
 
-    name: str
-    namespace: str
-    uid: str
+    pod: PodRef
     node: str
 
 
 _filter_decoder = msgspec.json.Decoder(_FilterArgs)
+_preempt_decoder = msgspec.json.Decoder(_PreemptArgs)
 _bind_decoder = msgspec.json.Decoder(_BindArgs)
 _names_decoder = msgspec.json.Decoder(list[str])
 
 
 class Extender:
-    """Answers filter from the books."""
+    """Answers filter from the cluster state."""
 
-    def __init__(self, books: Books, pods: PodReader) -> None:
-        self._books = books
+    def __init__(self, state: ClusterState, pods: PodReader) -> None:
+        self._state = state
         self._pods = pods
-        self._offers: dict[bytes, BoolArray] = {}
-        self._layout = -1
+        self._offers = RowCache[bytes, BoolArray](state.placer.snapshot, _OFFERS_MAX)
 
     def filter(self, body: bytes) -> bytes:
-        """Which of the nodes the pod goes to. Raises `BadFormat` for what is no request at all."""
+        """Answer to which of the nodes the pod goes. Raises `BadFormat` for what is no filter request."""
         try:
             args = _filter_decoder.decode(body)
-            sight = self._pods.sight(args.Pod)
+            observed = self._pods.read(args.Pod)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("filter", str(error)) from None
         names = bytes(args.NodeNames)
         if not names.isascii():
-            raise BadFormat("NodeNames", "a name that no node can have")
+            raise BadFormat("NodeNames", "a name that is not ASCII")
         if not names.startswith(b"["):
-            return failure("NodeNames is missing: set nodeCacheCapable: true in the extender's configuration")
-        if not sight.uid:
-            return failure("metadata.uid is missing: only pods of an API server can be placed")
-        if sight.node:
-            return failure(f"pod {sight.wish.pod} is on {sight.node} already")
-        if not sight.wish.wants_gpu:
+            return error_answer("NodeNames is missing: set nodeCacheCapable: true in the extender's configuration")
+        if not observed.uid:
+            return error_answer("metadata.uid is missing: only pods of an API server can be placed")
+        if observed.node:
+            return error_answer(f"pod {observed.spec.pod} is already on {observed.node}")
+        if not observed.spec.wants_gpu:
             return b'{"NodeNames":' + names + b"}"
         try:
-            return self._place(sight.wish, names)
+            return self._place(observed.spec, names)
         except NoCapacity as error:
-            return failure(error.message)
+            return error_answer(error.message)
         except BadRequest as error:
-            return refusal(names, error.message)
+            return no_node_answer(names, error.message)
 
-    def _place(self, wish: Wish, names: bytes) -> bytes:
-        entry = self._books.entry(wish.pod.uid)
-        if entry is not None and entry.wish is wish and self._promised_here(entry, names):
-            return _only(self._books.confirm(entry).node)
-        grant = self._books.reserve_on(wish, self._rows(names))
-        return refusal(names, NO_ROOM) if grant is None else _only(grant.node)
+    def preempt(self, body: bytes) -> bytes:
+        """Answer on which node which pods may be evicted for a pod: those that make room on a GPU, or none.
+
+        The answer has one node, so that what its pods leave can be kept. Raises `BadFormat`.
+        """
+        try:
+            args = _preempt_decoder.decode(body)
+            spec = self._pods.read(args.Pod).spec
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadFormat("preempt", str(error)) from None
+        offered = args.NodeNameToMetaVictims or {}
+        if not spec.wants_gpu:
+            return b'{"NodeNameToMetaVictims":' + _meta_victims(body) + b"}"
+        chosen = choose_node(self._state, spec, offered)
+        if chosen is None:
+            return b'{"NodeNameToMetaVictims":{}}'
+        node, victims = chosen
+        self._state.reservations.begin_preemption(spec, node, victims)
+        found = {
+            "Pods": [{"UID": uid} for uid in victims],
+            "NumPDBViolations": offered[node].NumPDBViolations,
+        }
+        return msgspec.json.encode({"NodeNameToMetaVictims": {node: found}})
+
+    def _place(self, spec: SchedulingSpec, names: bytes) -> bytes:
+        entry = self._state.entry(spec.pod.uid)
+        if entry is not None and entry.spec is spec and self._reserved_here(entry, names):
+            return _only(self._state.reservations.confirm(entry).node)
+        grant = self._state.reservations.reserve_on(spec, self._rows(names))
+        return no_node_answer(names, NO_ROOM) if grant is None else _only(grant.node)
 
     def _rows(self, names: bytes) -> BoolArray:
-        """Their rows; few lists are kept, because one may have thousands of names."""
-        placer = self._books.placer
-        if self._layout != placer.snapshot.layout:
-            self._layout = placer.snapshot.layout
-            self._offers.clear()
-        rows = self._offers.get(names)
-        if rows is None:
-            if len(self._offers) >= _OFFERS_MAX:
-                self._offers.clear()
-            rows = self._offers[names] = placer.mask(_names(names))
-        return rows
+        return self._offers.get(names, lambda: self._state.placer.mask(_names(names)))
 
     @staticmethod
-    def _promised_here(entry: Entry, names: bytes) -> bool:
+    def _reserved_here(entry: PodEntry, names: bytes) -> bool:
         return entry.grant is not None and _quoted(entry.node) in names
 
     @staticmethod
-    def bind_order(body: bytes) -> BindOrder:
-        """Read a bind request, or raise `BadFormat`."""
+    def bind_request(body: bytes) -> BindRequest:
+        """Read a bind request. Raises `BadFormat`."""
         try:
             args = _bind_decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("bind", str(error)) from None
         for field, value in (("PodName", args.PodName), ("PodNamespace", args.PodNamespace)):
             if not value or "/" in value:
-                raise BadFormat("bind", f"{field}={value!r}: want a name")
+                raise BadFormat("bind", f"{field}: invalid value {value!r}: must be a name")
         if not args.PodUID or not args.Node:
-            raise BadFormat("bind", "PodUID or Node is empty")
-        return BindOrder(args.PodName, args.PodNamespace, args.PodUID, args.Node)
+            raise BadFormat("bind", "PodUID and Node are required")
+        return BindRequest(PodRef(args.PodNamespace, args.PodName, args.PodUID), args.Node)
 
 
-def failure(message: str) -> bytes:
-    """kube-scheduler tries the pod again later, and shows the message in an event."""
+def error_answer(message: str) -> bytes:
+    """Make kube-scheduler retry the pod later; it shows the message in an event."""
     return msgspec.json.encode({"Error": message})
 
 
-def refusal(names: bytes, message: str) -> bytes:
-    """None of the nodes. Nobody's eviction would help, as far as kube-scheduler can judge: no preemption."""
+def no_node_answer(names: bytes, message: str) -> bytes:
+    """Refuse all nodes, as unresolvable: kube-scheduler would evict pods from GPUs that do not help."""
     if b"\\" in names or names.count(b'"') != 2 * names.count(b",") + 2:
-        # No list of names that could be names: read it with care.
+        # Not a plain list of names: decode it.
         nodes = msgspec.json.encode(dict.fromkeys(_names(names), message))
     else:
         why = b":" + msgspec.json.encode(message)
         nodes = b"{" + names[1:-1].replace(b",", why + b",") + why + b"}"
     return b'{"NodeNames":[],"FailedAndUnresolvableNodes":' + nodes + b"}"
+
+
+def _meta_victims(body: bytes) -> bytes:
+    """The victims as kube-scheduler proposed them."""
+    return bytes(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["NodeNameToMetaVictims"])
 
 
 def _names(text: bytes) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the service counts, for `/metrics`."""
+"""The scheduler service's metrics."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,13 +8,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from milligpu import __version__
 
-# Fine where a handler should be, coarse where it should not.
+# Fine steps where latencies are expected, coarse ones above.
 _BUCKETS = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
-class Metrics:
-    """One registry for one service."""
-
+class SchedulerMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         build = Gauge("milligpu_build_info", "The version.", ["version"], registry=self._registry)
@@ -26,7 +24,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._verbs = {verb: self._answers.labels(verb) for verb in ("filter", "bind")}
+        self._verbs = {verb: self._answers.labels(verb) for verb in ("filter", "preempt", "bind")}
         self.held_back = Counter(
             "milligpu_scheduler_held_back_seconds",
             "How long filters were held back because many binds were under way.",
@@ -38,7 +36,6 @@ class Metrics:
 
     @contextmanager
     def timed(self, verb: str) -> Generator[None]:
-        """Time an answer."""
         start = perf_counter()
         try:
             yield
@@ -46,7 +43,7 @@ class Metrics:
             self._verbs[verb].observe(perf_counter() - start)
 
     def text(self, stages: dict[str, int] | None) -> str:
-        """The exposition; `stages` are the leader's pods, None on a standby."""
+        """Return the metrics for Prometheus; `stages` counts the leader's pods, None on a standby."""
         self._leading.set(stages is not None)
         self._pods.clear()
         for stage, count in (stages or {}).items():

@@ -1,4 +1,4 @@
-"""Resizing running pods: reads what they ask for, and writes the next generation of their grants."""
+"""Resizes running pods: reads the share that they ask for, and writes the next generation of their grants."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,127 +6,154 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from milligpu.kube import objects
-from milligpu.kube.api import JSON_PATCH, Api, NotSent, Refused
-from milligpu.kube.events import pod_event
+from milligpu.cluster import resize as resizes
+from milligpu.cluster.pod_entry import PodEntry
+from milligpu.cluster.read import PodReader
+from milligpu.cluster.state import ClusterState
+from milligpu.kube.api import JSON_PATCH, ApiClient, ApiNotSent, ApiRefused
+from milligpu.kube.events import EventRecorder, PodEvent
 from milligpu.model import names
 from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.model.grant import Grant
-from milligpu.scheduler import resizes
-from milligpu.scheduler.books import Books, Entry
-from milligpu.scheduler.teller import CONTROLLER
+from milligpu.model.reasons import EventReason
+from milligpu.wait import wait_for_event
+from milligpu.wire import kubernetes
 from milligpu.wire.grant import encode_grant
 
-# What a pod waits for may change with every event of a busy cluster; its event needs not.
+# In a busy cluster what is missing changes all the time; the event need not.
 _AGAIN_S = 60.0
-# Whatever was missed is looked at again after this long.
+_TOPIC = "resize"
+_NOT_LOOKED = ("", None, -1)
+# How often all pods are checked, in case a change was missed.
 _LOOK_S = 1.0
 _SERVER_ERROR = 500
+_LINES = {
+    EventReason.RESIZED: "Resized pod",
+    EventReason.RESIZE_WAITS: "Resize waits",
+    EventReason.BAD_RESIZE: "Refused resize",
+}
 COUNTED = f"requests.{names.VGPU}"
-
-RESIZED, WAITS, BAD = "Resized", "ResizeWaits", "BadResize"
-"""Reasons of events."""
 
 log = structlog.get_logger()
 
 
 class Resizer:
-    """Works whenever there is news."""
+    """Resizes pods whenever pods or capacity changed."""
 
     def __init__(
-        self, api: Api, books: Books, identity: str, valid: Callable[[], bool], now: Callable[[], float]
+        self,
+        api: ApiClient,
+        events: EventRecorder,
+        state: ClusterState,
+        valid: Callable[[], bool],
+        now: Callable[[], float],
+        *,
+        pods: PodReader,
     ) -> None:
-        """`valid` says whether we still lead."""
+        """`valid` says whether this instance still leads."""
+        self._pods = pods
         self._api = api
-        self._books = books
-        self._reporter = (CONTROLLER, identity)
+        self._events = events
+        self._state = state
         self._valid = valid
         self._now = now
         self._news = asyncio.Event()
-        self._told: dict[str, tuple[str, float]] = {}
         self._looked: dict[str, tuple[str, Grant | None, int]] = {}
 
     def notice(self) -> None:
-        """Pods changed, or something was freed."""
-        if self._books.resizing:
+        """Check again, because pods or capacity changed."""
+        if self._state.pods.resizing:
             self._news.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             self._news.clear()
-            resizes.expire(self._books, self._now())
-            for uid, entry in tuple(self._books.resizing.items()):
+            for entry in resizes.unknown_resizes(self._state, self._now()):
+                await self._settle(entry)
+            for uid, entry in tuple(self._state.pods.resizing.items()):
                 await self._look(uid, entry)
             self._forget()
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
+            await wait_for_event(self._news, _LOOK_S)
+
+    async def _settle(self, entry: PodEntry) -> None:
+        """Read a pod to find out whether its next grant was written: the watch may have been behind."""
+        pod = entry.spec.pod
+        try:
+            found = kubernetes.decode_pod(
+                await self._api.get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}")
+            )
+        except Unavailable as error:
+            log.info("Could not read pod after a resize", pod=str(pod), error=error.message)
+            return
+        if found.metadata.uid == pod.uid:
+            self._state.put_pod(self._pods.read(found))
+        resizes.end_resize(self._state, pod.uid, written=False)
 
     def _forget(self) -> None:
-        for kept in (self._told, self._looked):
-            for uid in kept.keys() - self._books.resizing.keys():
-                del kept[uid]
+        for uid in self._looked.keys() - self._state.pods.resizing.keys():
+            del self._looked[uid]
+            self._events.forget(uid, _TOPIC)
 
-    async def _look(self, uid: str, entry: Entry) -> None:
-        seen = (entry.resize, entry.grant, self._books.freed)
-        if entry.coming is not None or self._looked.get(uid) == seen:
+    async def _look(self, uid: str, entry: PodEntry) -> None:
+        seen = (entry.resize, entry.grant, self._state.pods.capacity_version)
+        if entry.next_grant is not None or self._looked.get(uid) == seen:
             return
         self._looked[uid] = seen
         try:
             await self._resize(uid, entry)
         except BadRequest as error:
             hint = f" ({error.hint})" if error.hint else ""
-            await self._tell(entry, BAD, error.message + hint)
+            self._post(entry, EventReason.BAD_RESIZE, error.message + hint)
         except Unavailable as error:
-            self._looked.pop(uid, None)
-            log.info("a resize was not written", pod=str(entry.wish.pod), error=error.message)
+            self._looked[uid] = _NOT_LOOKED
+            log.info("Could not write resize", pod=str(entry.spec.pod), error=error.message)
 
-    async def _resize(self, uid: str, entry: Entry) -> None:
-        grant = resizes.wanted(entry)
+    async def _resize(self, uid: str, entry: PodEntry) -> None:
+        grant = resizes.wanted_grant(entry)
         if grant is None:
             return
-        missing = resizes.short_of(self._books, entry, grant)
-        if not missing and resizes.grows_beyond(entry, grant, self._books):
+        never = resizes.impossible_for(self._state, entry, grant)
+        if never is not None:
+            want = f"at most what its GPU has for pods: {never.where} has {never.amounts}"
+            raise BadRequest(names.RESIZE, entry.resize, want)
+        missing = resizes.missing_for(self._state, entry, grant)
+        if not missing and resizes.exceeds_request(entry, grant, self._state):
             await self._refuse_under_quota(entry)
-            missing = resizes.short_of(self._books, entry, grant)
+            missing = resizes.missing_for(self._state, entry, grant)
         if missing:
-            await self._tell(entry, WAITS, resizes.explain(missing))
+            self._post(entry, EventReason.RESIZE_WAITS, resizes.explain_resize(missing))
             return
-        resizes.begin(self._books, entry, grant)
+        resizes.begin_resize(self._state, entry, grant)
         try:
             await self._write(entry, grant)
         except BaseException as error:
             self._failed(uid, error)
             raise
-        resizes.end(self._books, uid, written=True)
-        log.info("resized", pod=str(entry.wish.pod), generation=grant.generation)
-        await self._tell(entry, RESIZED, f"its share is now {resizes.words(grant)}")
+        resizes.end_resize(self._state, uid, written=True)
+        self._post(entry, EventReason.RESIZED, f"its share is now {resizes.describe_grant(grant)}")
 
     def _failed(self, uid: str, error: BaseException) -> None:
-        """Only a clear no means that nothing was written."""
-        refused = isinstance(error, Refused) and error.status < _SERVER_ERROR
-        if refused or isinstance(error, NotSent | BadRequest):
-            resizes.end(self._books, uid, written=False)
+        """Keep counting the next grant, unless it is certain that it was not written."""
+        refused = isinstance(error, ApiRefused) and error.status < _SERVER_ERROR
+        if refused or isinstance(error, ApiNotSent | BadRequest):
+            resizes.end_resize(self._state, uid, written=False)
         else:
-            resizes.doubt(self._books, uid, self._now())
+            resizes.mark_resize_unknown(self._state, uid, self._now())
 
-    async def _refuse_under_quota(self, entry: Entry) -> None:
-        """A quota counts what pods asked for when they were made: growing beyond that would pass it by."""
-        path = f"/api/v1/namespaces/{entry.wish.pod.namespace}/resourcequotas"
+    async def _refuse_under_quota(self, entry: PodEntry) -> None:
+        """Refuse to grow where a quota counts: it counts what pods were created with, so growing would evade it."""
+        path = f"/api/v1/namespaces/{entry.spec.pod.namespace}/resourcequotas"
         quotas = msgspec.json.decode(await self._api.get(path), type=_Quotas)
         for quota in quotas.items:
             if any(key.startswith(COUNTED) for key in quota.spec.hard or ()):
-                want = f"at most what the pod was made with: quota {quota.metadata.name} counts that"
-                raise BadRequest(names.RESIZE, entry.resize, want, hint="make the pod anew with more")
+                want = f"at most what the pod was created with, which quota {quota.metadata.name} counts"
+                raise BadRequest(names.RESIZE, entry.resize, want, hint="create the pod again with a larger share")
 
-    async def _write(self, entry: Entry, grant: Grant) -> None:
-        """In place of the very grant that the books know: a late or repeated write changes nothing."""
-        pod = entry.wish.pod
+    async def _write(self, entry: PodEntry, grant: Grant) -> None:
+        """Replace exactly the grant that the cluster state has: a late or repeated write changes nothing."""
+        pod = entry.spec.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        found = objects.decode_pod(await self._api.get(path))
+        found = kubernetes.decode_pod(await self._api.get(path))
         present = (found.metadata.annotations or {}).get(names.GRANT, "")
         where = f"/metadata/annotations/{names.GRANT.replace('/', '~1')}"
         patch = [
@@ -134,26 +161,15 @@ class Resizer:
             {"op": "test", "path": where, "value": present},
             {"op": "replace", "path": where, "value": encode_grant(grant)},
         ]
-        if not resizes.is_of(entry, present) or not self._valid():
-            raise NotSent(f"{pod} changed meanwhile, or this instance no longer leads")
+        if not resizes.is_current_grant(entry, present) or not self._valid():
+            raise ApiNotSent(f"{pod} changed meanwhile, or this instance is no longer the leader")
         await self._api.send("PATCH", f"{path}/status", patch, kind=JSON_PATCH)
 
-    async def _tell(self, entry: Entry, reason: str, text: str) -> None:
-        uid, now = entry.wish.pod.uid, self._now()
-        known, at = self._told.get(uid, ("", -_AGAIN_S))
-        said = f"{reason}: {text}"
-        if said == known or (reason == WAITS and known.startswith(WAITS) and now - at < _AGAIN_S):
-            return
-        self._told[uid] = (said, now)
-        pod = entry.wish.pod
-        kind = "Normal" if reason == RESIZED else "Warning"
-        event = pod_event(
-            (pod.namespace, pod.name, pod.uid), reason, "Resize", text, reporter=self._reporter, kind=kind
-        )
-        try:
-            await self._api.send("POST", *event)
-        except Unavailable as error:
-            log.info("event not written", pod=str(pod), error=error.message)
+    def _post(self, entry: PodEntry, reason: EventReason, message: str) -> None:
+        event = PodEvent(entry.spec.pod, reason, "Resize", message, normal=reason is EventReason.RESIZED)
+        again_s = _AGAIN_S if reason is EventReason.RESIZE_WAITS else 0.0
+        if self._events.record(event, topic=_TOPIC, again_s=again_s):
+            log.info(_LINES[reason], pod=str(event.pod), node=entry.node, message=message, uid=event.uid)
 
 
 class _QuotaSpec(msgspec.Struct):
@@ -161,7 +177,7 @@ class _QuotaSpec(msgspec.Struct):
 
 
 class _Quota(msgspec.Struct):
-    metadata: objects.Meta
+    metadata: kubernetes.ObjectMeta
     spec: _QuotaSpec = msgspec.field(default_factory=_QuotaSpec)
 
 

@@ -1,8 +1,7 @@
-"""KubeShare 1's SharePods: each becomes a pod of the same name, and tells its pod's status as its own.
+"""KubeShare 1's SharePods: creates a pod of the same name for each, and copies the pod's status to the SharePod.
 
-The pod has the SharePod's annotations, so admission reads them as it reads everybody's, and the SharePod as its
-owner, so Kubernetes removes it with the SharePod. All that is known is what the cluster shows: after a restart the
-first lists are enough to go on.
+The pod has the SharePod's annotations, which admission reads like those of any pod, and the SharePod as its owner,
+so Kubernetes deletes both together. Nothing is persisted: after a restart the first lists are enough to continue.
 """
 
 import asyncio
@@ -12,22 +11,22 @@ from typing import Any, cast
 import msgspec
 import structlog
 
-from milligpu.kube import objects
-from milligpu.kube.api import MERGE_PATCH, Api, Refused
-from milligpu.kube.watch import All, Watch
+from milligpu.kube.api import MERGE_PATCH, ApiClient, ApiRefused
+from milligpu.kube.watch import Relisted, Watch
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, Unavailable
+from milligpu.wire import kubernetes
 from milligpu.wire.grant import decode_grant
 
 GROUP = "kubeshare.nthu/v1"
 MADE_FOR = names.PREFIX + "sharepod"
-"""A label of the pods made here: the uid of the SharePod."""
+"""A label of the pods that are created here: the uid of the SharePod."""
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _ENDED = frozenset({"Succeeded", "Failed"})
-# A quota may have room again, or a webhook be back; a person reads the status meanwhile.
+# A quota may have room again, or a webhook be available; meanwhile the status says what is wrong.
 _RETRY_S = 5.0
-# A cluster without SharePods has no such kind: asking once in a while is enough to find it installed.
+# A cluster without KubeShare's CRD refuses the watch; this is how soon a new CRD is found.
 _ABSENT_S = 10.0
 _CONFLICT, _GONE = 409, 404
 
@@ -36,21 +35,20 @@ log = structlog.get_logger()
 Key = tuple[str, str]
 
 
-class SharePods:
-    """Runs while its instance leads; a second one would only find everything done."""
+class SharePodController:
+    """Runs in the leader; a second one would find everything done."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiClient) -> None:
         self._api = api
-        self._shares: dict[Key, objects.Plain] = {}
-        self._pods: dict[Key, objects.Plain] = {}
+        self._shares: dict[Key, kubernetes.RawObject] = {}
+        self._pods: dict[Key, kubernetes.RawObject] = {}
         self._seen = {"shares": asyncio.Event(), "pods": asyncio.Event()}
         self._due: dict[Key, None] = {}
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        shares = Watch(self._api, f"/apis/{GROUP}/sharepods", objects.Plain, retry_s=_ABSENT_S)
-        pods = Watch(self._api, "/api/v1/pods", objects.Plain, labels=MADE_FOR)
+        shares = Watch(self._api, f"/apis/{GROUP}/sharepods", kubernetes.RawObject, retry_s=_ABSENT_S)
+        pods = Watch(self._api, "/api/v1/pods", kubernetes.RawObject, labels=MADE_FOR)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(shares, self._shares, self._seen["shares"]))
             tasks.create_task(self._follow(pods, self._pods, self._seen["pods"]))
@@ -59,10 +57,10 @@ class SharePods:
             await self._work(tasks)
 
     async def _follow(
-        self, watch: Watch[objects.Plain], known: dict[Key, objects.Plain], seen: asyncio.Event
+        self, watch: Watch[kubernetes.RawObject], known: dict[Key, kubernetes.RawObject], seen: asyncio.Event
     ) -> None:
         async for news in watch.follow():
-            if isinstance(news, All):
+            if isinstance(news, Relisted):
                 gone = known.keys() - {_key(each) for each in news.items}
                 changes = [(False, key, None) for key in gone] + [(True, _key(each), each) for each in news.items]
                 seen.set()
@@ -93,34 +91,34 @@ class SharePods:
         self._mark(key)
 
     async def _settle(self, key: Key) -> bool:
-        """Bring one SharePod and its pod together; whether that is how they should stay."""
+        """Create or update what one SharePod needs; False if it has to be tried again."""
         share = self._shares.get(key)
         if share is None or share.metadata.deletionTimestamp is not None:
             return True
         try:
             return await self._settle_share(share, self._pods.get(key))
         except Unavailable as error:
-            log.warning("sharepod", sharepod="/".join(key), error=error.message)
+            log.warning("Could not update SharePod", sharepod="/".join(key), error=error.message)
             return False
 
-    async def _settle_share(self, share: objects.Plain, pod: objects.Plain | None) -> bool:
+    async def _settle_share(self, share: kubernetes.RawObject, pod: kubernetes.RawObject | None) -> bool:
         if pod is not None and (pod.metadata.labels or {}).get(MADE_FOR) != share.metadata.uid:
-            return False  # an earlier SharePod's pod, which Kubernetes is about to remove
+            return False  # the pod of an earlier SharePod, which Kubernetes is about to delete
         if pod is not None:
-            await self._tell(share, _told(pod))
+            await self._write_status(share, _status_of(pod))
             return True
         if _phase(share) in _ENDED:
             return True
         try:
             await self._api.send("POST", f"/api/v1/namespaces/{share.metadata.namespace}/pods", pod_for(share))
-        except Refused as error:
-            await self._tell(
+        except ApiRefused as error:
+            await self._write_status(
                 share, {"podStatus": {"phase": "Pending", "reason": "Refused", "message": _why(error)}}
             )
             return False
         return True
 
-    async def _tell(self, share: objects.Plain, status: dict[str, Any]) -> None:
+    async def _write_status(self, share: kubernetes.RawObject, status: dict[str, Any]) -> None:
         known = _decoded(share.status)
         change = _change(known, status)
         if not change:
@@ -128,24 +126,24 @@ class SharePods:
         path = f"/apis/{GROUP}/namespaces/{share.metadata.namespace}/sharepods/{share.metadata.name}"
         try:
             await self._api.send("PATCH", f"{path}/status", {"status": change}, kind=MERGE_PATCH)
-        except Refused as error:
+        except ApiRefused as error:
             if error.status != _GONE:
                 raise
-            # KubeShare's own definition has no status of its own to write to; or the SharePod has just gone.
+            # KubeShare's CRD has no status subresource; or the SharePod was just deleted.
             await self._patch_there(path, change)
 
     async def _patch_there(self, path: str, change: dict[str, Any]) -> None:
         try:
             await self._api.send("PATCH", path, {"status": change}, kind=MERGE_PATCH)
-        except Refused as error:
+        except ApiRefused as error:
             if error.status != _GONE:
                 raise
 
 
-def pod_for(share: objects.Plain) -> dict[str, Any]:
-    """The pod that a SharePod asks for."""
+def pod_for(share: kubernetes.RawObject) -> dict[str, Any]:
+    """Return the pod that a SharePod asks for."""
     meta = share.metadata
-    # Ours is the account that writes grants: a user's SharePod must not have it write one.
+    # The service account that creates the pod may write grants; a user's SharePod must not use that.
     notes = {key: text for key, text in (meta.annotations or {}).items() if key not in {_LAST_APPLIED, names.GRANT}}
     owner = {"apiVersion": GROUP, "kind": "SharePod", "name": meta.name, "uid": meta.uid, "controller": True}
     return {
@@ -163,7 +161,7 @@ def pod_for(share: objects.Plain) -> dict[str, Any]:
 
 
 def _scheduled(spec: dict[str, Any]) -> dict[str, Any]:
-    """With a node's name as a condition: a pod that has a node already passes the scheduler, and gets no GPU."""
+    """Replace a node's name by a condition: a pod with a node bypasses the scheduler, and gets no GPU."""
     node = spec.pop("nodeName", None)
     if not node:
         return spec
@@ -179,23 +177,23 @@ def _scheduled(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "affinity": {**affinity, "nodeAffinity": of_nodes}}
 
 
-def _told(pod: objects.Plain) -> dict[str, Any]:
-    """What KubeShare's own status has of it."""
+def _status_of(pod: kubernetes.RawObject) -> dict[str, Any]:
+    """Return the status that KubeShare has for a pod."""
     meta = {"name": pod.metadata.name, "namespace": pod.metadata.namespace, "uid": pod.metadata.uid}
-    told: dict[str, Any] = {"podStatus": _decoded(pod.status), "podObjectMeta": meta}
+    status: dict[str, Any] = {"podStatus": _decoded(pod.status), "podObjectMeta": meta}
     text = (pod.metadata.annotations or {}).get(names.GRANT)
     if text is not None:
         try:
             grant = decode_grant(text)
         except BadFormat:
-            return told
-        cards = {share.gpu: None for shares in grant.containers.values() for share in shares}
-        told["boundDeviceID"] = ",".join(cards)
-    return told
+            return status
+        gpus = {share.gpu: None for shares in grant.containers.values() for share in shares}
+        status["boundDeviceID"] = ",".join(gpus)
+    return status
 
 
 def _change(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """A merge patch for the keys that differ; what is no longer there is taken out, one level down too."""
+    """Return a merge patch of the keys that differ; it removes keys that are gone, also one level down."""
     change: dict[str, Any] = {}
     for key, value in wanted.items():
         before = known.get(key)
@@ -208,14 +206,14 @@ def _change(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, An
     return change
 
 
-def _phase(share: objects.Plain) -> str:
+def _phase(share: kubernetes.RawObject) -> str:
     status: dict[str, Any] = _decoded(share.status).get("podStatus") or {}
     return str(status.get("phase", ""))
 
 
-def _why(error: Refused) -> str:
+def _why(error: ApiRefused) -> str:
     if error.status == _CONFLICT:
-        return "a pod of this name is there already"
+        return "a pod of this name already exists"
     return error.message.partition(f": {error.status} ")[2] or error.message
 
 
@@ -223,5 +221,5 @@ def _decoded(raw: msgspec.Raw) -> dict[str, Any]:
     return msgspec.json.decode(raw, type=dict[str, Any] | None) or {}
 
 
-def _key(each: objects.Plain) -> Key:
+def _key(each: kubernetes.RawObject) -> Key:
     return each.metadata.namespace, each.metadata.name

@@ -1,8 +1,8 @@
-"""`python -m milligpu.agent FOLDER`."""
+"""`python -m milligpu.sessions FOLDER`."""
 
 import sys
 
-from milligpu.agent.process import main
+from milligpu.sessions.daemon import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
-"""The agent's process: `python -m milligpu.agent FOLDER`, started by whoever needs it first, or a service.
+"""The session service's process: `python -m milligpu.sessions FOLDER`, started by the first command or by an admin.
 
-The process that is started binds the socket and goes into the background, so whoever started it can connect when
-it returns. What stays is a small parent that holds socket and lock, and the agent as its child. An agent that is
-killed is replaced at once, and meanwhile clients find the socket open and wait.
+The process binds the socket before it goes into the background, so its starter can connect when it returns. A small
+parent holds the socket and the lock; the service is its child. A service that is killed is restarted at once, and
+clients that connect in the meantime wait.
 """
 
 import argparse
@@ -13,42 +13,48 @@ import os
 import platform
 import signal
 import socket
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milligpu.agent.arbiter import Arbiter
-from milligpu.agent.keeper import Keeper
-from milligpu.agent.machine import Hardware, OwnHardware
-from milligpu.agent.places import Places, listen
-from milligpu.agent.processes import Process, members, memory_maps
-from milligpu.agent.protocol import LINE_MAX
-from milligpu.agent.rounds import Rounds
-from milligpu.agent.service import Service
-from milligpu.agent.sessions import Sessions
+from milligpu.logs import configure_logs
 from milligpu.model.errors import Unavailable
+from milligpu.model.policy import DEFAULT_POLICY, SharePolicy
+from milligpu.sessions.gpu_source import GpuSource, LocalGpuSource
+from milligpu.sessions.manager import SessionManager
+from milligpu.sessions.members import members
+from milligpu.sessions.monitor import SessionMonitor
+from milligpu.sessions.paths import ServicePaths, listen
+from milligpu.sessions.protocol import LINE_MAX
+from milligpu.sessions.service import SessionService
+from milligpu.sessions.store import SessionStore
+from milligpu.tenancy.arbiter import Arbiter
+from milligpu.tenancy.processes import ProcessId, memory_maps
+from milligpu.tenancy.tenants import Tenants
 
-# An agent that dies more often than this has a reason that another start does not cure.
+log = logging.getLogger(__name__)
+
+# A service that dies more often than this has a fault that a restart does not cure.
 _RESTARTS, _WITHIN_SECONDS = 10, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Everything that the agent is told."""
-
+class SessionServiceSettings:
     folder: Path
     idle: float | None
-    """Stop after so long without anything to do; None is a service, which stays."""
+    """Stop after this many idle seconds; None: run until stopped."""
     foreground: bool
     kill: bool = False
-    """End whoever the audit finds outside."""
+    """End processes that exceed or bypass their session's share."""
+    share_policy: Callable[[int], SharePolicy] = lambda _index: DEFAULT_POLICY
+    """The share policy of each GPU, by its index."""
 
     @classmethod
-    def from_arguments(cls, arguments: list[str]) -> "Settings":
-        """Read the command line, which only our own commands write."""
-        parser = argparse.ArgumentParser(prog="milligpu-agent")
+    def from_arguments(cls, arguments: list[str]) -> "SessionServiceSettings":
+        """Read the command line, which only milligpu itself writes."""
+        parser = argparse.ArgumentParser(prog="milligpu-sessions")
         parser.add_argument("folder", type=Path)
         parser.add_argument("--idle", type=float)
         parser.add_argument("--foreground", action="store_true")
@@ -57,35 +63,35 @@ class Settings:
 
 
 def main(arguments: list[str]) -> int:
-    """Become this folder's agent, unless there is one."""
-    return run(Settings.from_arguments(arguments))
+    """Serve, unless a service for this directory runs already."""
+    return run(SessionServiceSettings.from_arguments(arguments))
 
 
-def run(settings: Settings) -> int:
-    """Serve; as a service in the foreground, else in the background once clients can connect."""
-    places = Places(settings.folder)
+def run(settings: SessionServiceSettings) -> int:
+    """Serve in the foreground, or in the background once clients can connect."""
+    paths = ServicePaths(settings.folder)
     shared = settings.idle is None and os.geteuid() == 0
-    places.folder.mkdir(mode=0o755 if shared else 0o700, parents=True, exist_ok=True)
-    lock = os.open(places.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    paths.folder.mkdir(mode=0o755 if shared else 0o700, parents=True, exist_ok=True)
+    lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         if settings.foreground:
             raise Unavailable(
-                f"an agent runs already: {places.folder}", hint="milligpu ps shows who needs it"
+                f"a session service runs already: {paths.folder}", hint="milligpu ps lists its sessions"
             ) from None
         return 0
-    listener = listen(places.socket, 0o666 if shared else 0o600)
+    listener = listen(paths.socket, 0o666 if shared else 0o600)
     if not settings.foreground:
         if os.fork():
             os._exit(0)
-        _detach(places.log)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        _detach(paths.log)
+    configure_logs()
     try:
-        return _supervise(settings, places, listener)
+        return _supervise(settings, paths, listener)
     finally:
-        # Before the lock goes with this process: nobody connects to a socket that no one serves.
-        places.socket.unlink(missing_ok=True)
+        # While this process still has the lock, so that no client connects to a socket without a service.
+        paths.socket.unlink(missing_ok=True)
 
 
 def _detach(log: Path) -> None:
@@ -98,13 +104,13 @@ def _detach(log: Path) -> None:
     os.close(output)
 
 
-def _supervise(settings: Settings, places: Places, listener: socket.socket) -> int:
-    """Keep an agent running until one says that it is no longer needed."""
+def _supervise(settings: SessionServiceSettings, paths: ServicePaths, listener: socket.socket) -> int:
+    """Restart the service until it ends by itself."""
     deaths: list[float] = []
     while True:
         child = os.fork()
         if not child:
-            os._exit(_agent(settings, places, listener))
+            os._exit(_service(settings, paths, listener))
         signal.signal(signal.SIGTERM, lambda number, _frame, pid=child: os.kill(pid, number))
         signal.signal(signal.SIGINT, lambda _number, _frame, pid=child: os.kill(pid, signal.SIGTERM))
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -112,30 +118,31 @@ def _supervise(settings: Settings, places: Places, listener: socket.socket) -> i
             return 0
         now = time.monotonic()
         deaths = [*(death for death in deaths if now - death < _WITHIN_SECONDS), now]
-        logging.error("the agent ended with %d", code)
+        log.error("the session service ended with code %d", code)
         if len(deaths) > _RESTARTS:
             return 1
 
 
-def _agent(settings: Settings, places: Places, listener: socket.socket) -> int:
+def _service(settings: SessionServiceSettings, paths: ServicePaths, listener: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     try:
-        asyncio.run(_serve(settings, places, listener))
+        asyncio.run(_serve(settings, paths, listener))
     except Exception:
-        logging.exception("the agent failed")
+        log.exception("the session service failed")
         return 1
     return 0
 
 
-async def _serve(settings: Settings, places: Places, listener: socket.socket) -> None:
-    hardware = OwnHardware(places, os.environ)
-    sessions = Sessions(places.sessions)
+async def _serve(settings: SessionServiceSettings, paths: ServicePaths, listener: socket.socket) -> None:
+    source = LocalGpuSource(paths, os.environ, settings.share_policy)
+    store = SessionStore(paths.sessions)
     arbiter = Arbiter()
-    service = Service(
-        lambda watch: Keeper(sessions, hardware, arbiter, name=platform.node(), now=time.time, watch=watch),
-        lambda keeper: Rounds(keeper, time.monotonic, kill=settings.kill),
-        lambda session: leftovers(hardware, sessions, session),
+    tenants = Tenants(arbiter)
+    service = SessionService(
+        lambda watch: SessionManager(store, source, tenants, name=platform.node(), now=time.time, watch=watch),
+        lambda manager: SessionMonitor(manager, time.monotonic, kill=settings.kill),
+        lambda session: leftovers(source, store, session),
     )
     service.start()
     stop = asyncio.Event()
@@ -143,24 +150,24 @@ async def _serve(settings: Settings, places: Places, listener: socket.socket) ->
     server = await asyncio.start_unix_server(service.serve, sock=listener, limit=LINE_MAX)
     waits: set[asyncio.Future[Any]] = {
         asyncio.ensure_future(stop.wait()),
-        asyncio.ensure_future(service.go_round()),
+        asyncio.ensure_future(service.monitor()),
     }
     if settings.idle is not None:
-        waits.add(asyncio.ensure_future(service.idle(settings.idle)))
+        waits.add(asyncio.ensure_future(service.wait_idle(settings.idle)))
     done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
-        task.result()  # a round that failed: let another agent begin from what is on disk
+        task.result()  # after an error the next service starts from the state on disk
     server.close()
     arbiter.close()
     if not service.busy:
-        hardware.close()
+        source.close()
 
 
-def leftovers(hardware: Hardware, sessions: Sessions, session: str) -> list[Process]:
-    """A session's processes that have a GPU open: they map its pages, or the driver names them."""
-    driving = {seen.pid for seen in hardware.seen()}
+def leftovers(source: GpuSource, store: SessionStore, session: str) -> list[ProcessId]:
+    """List a session's processes that have a GPU open: they map its pages, or the driver lists them."""
+    on_gpu = {process.pid for process in source.processes()}
     return [
         process
         for process in members(session)
-        if process.pid in driving or sessions.holds(memory_maps(process.pid), session)
+        if process.pid in on_gpu or store.uses_pages(memory_maps(process.pid), session)
     ]

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from milligpu.agent.processes import SESSION_VARIABLE
-from milligpu.agent.protocol import Granted
 from milligpu.native import library
+from milligpu.sessions.members import SESSION_VARIABLE
+from milligpu.sessions.protocol import ShareGranted
 from milligpu.softgpu.start import client_environment
 
 _PATH = "LD_LIBRARY_PATH"
 
 
-def session_environment(granted: Granted, env: Mapping[str, str]) -> dict[str, str]:
-    """What to add to `env`.
+def session_environment(granted: ShareGranted, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what to add to `env`.
 
-    A whole GPU is the driver's own library, nothing of ours in the way. For a share the session's folder comes
-    first on the library path, with the limits library under the driver's name.
+    For a whole GPU, programs load the driver's own library. For a share, the session's directory comes first on the
+    library path, with the limits library under the driver's name.
     """
     added: dict[str, str] = {}
     if granted.softgpu is not None:

@@ -1,49 +1,49 @@
-"""What is on disk of a session: enough to find it again after the agent was killed."""
+"""A session as it is on disk: enough to find it again after the service was killed."""
 
 from dataclasses import dataclass
 
-from milligpu.agent.books import CONTAINER, Held
-from milligpu.agent.processes import Process
-from milligpu.agent.wish import Wish, share_request
 from milligpu.model.errors import BadFormat, BadRequest
-from milligpu.model.grant import GpuShare
-from milligpu.model.qos import Policy, parse_priority
+from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.policy import SharePolicy, parse_priority
+from milligpu.sessions.place import CONTAINER
+from milligpu.sessions.request import SessionRequest
+from milligpu.tenancy.processes import ProcessId
+from milligpu.wire.documents import Document, DocumentFormat, DocumentPart, encode
 from milligpu.wire.grant import decode_grant, encode_grant
-from milligpu.wire.json import VERSION, Document, Part, decode, encode, refused
+from milligpu.wire.share import ShareDocument
 
-_NAME = "session"
+SESSION = DocumentFormat("session")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A command that holds a share."""
+    """One command that holds a share without a pod."""
 
     id: str
-    process: Process
-    """The command's first process: the share is held as long as it lives."""
+    process: ProcessId
+    """The command's first process: the session holds its share as long as this process runs."""
     command: tuple[str, ...]
     since: float
-    """Seconds of the wall clock."""
-    wish: Wish
-    held: Held
+    """Seconds since 1970."""
+    request: SessionRequest
+    grant: Grant
 
     @property
     def shares(self) -> tuple[GpuShare, ...]:
-        """What it holds of each of its GPUs."""
-        return self.held.shares
+        return self.grant.containers[CONTAINER]
 
     @property
     def whole(self) -> bool:
-        """Whether it has its GPUs to itself, with nothing of ours in the way."""
-        return any(share.whole for share in self.shares)
+        """Whether it has whole GPUs, which run without the limits library."""
+        return any(each.share.whole for each in self.shares)
 
 
-class _Wish(Part, frozen=True):
+class _Request(DocumentPart, frozen=True):
     count: int = 1
     milli: int | None = None
     mib: int | None = None
     limit: int | None = None
-    policy: Policy | None = None
+    policy: SharePolicy | None = None
     priority: int = 0
 
 
@@ -55,16 +55,16 @@ class _Session(Document, frozen=True):
     boot: str
     command: list[str]
     since: float
-    wish: _Wish
+    wish: _Request
     grant: str
 
 
 def encode_session(session: Session) -> str:
-    """Write the record."""
-    process, share = session.process, session.wish.share
+    process, request = session.process, session.request
+    share = request.share
     return encode(
         _Session(
-            v=VERSION,
+            v=SESSION.version,
             id=session.id,
             pid=process.pid,
             started=process.started,
@@ -72,30 +72,28 @@ def encode_session(session: Session) -> str:
             boot=process.boot,
             command=list(session.command),
             since=session.since,
-            wish=_Wish(
-                share.count, share.milli, share.mib, share.limit, session.wish.policy, session.wish.priority
-            ),
-            grant=encode_grant(session.held.grant),
+            wish=_Request(share.count, share.milli, share.mib, share.limit, request.policy, request.priority),
+            grant=encode_grant(session.grant),
         )
     )
 
 
 def decode_session(text: str | bytes) -> Session:
-    """Read a record; one that does not read is nobody's."""
-    raw = decode(_NAME, text, _Session)
+    """Read a record, or raise BadFormat."""
+    raw = SESSION.decode(text, _Session)
     grant = decode_grant(raw.grant)
     if CONTAINER not in grant.containers:
-        raise BadFormat(_NAME, f"grant: want a container {CONTAINER!r}")
+        raise BadFormat(SESSION.name, f"grant: must have a container {CONTAINER!r}")
     try:
-        found = share_request(raw.wish.count, raw.wish.milli, raw.wish.mib, raw.wish.limit)
+        share = ShareDocument(raw.wish.count, raw.wish.milli, raw.wish.mib, None, raw.wish.limit).request()
         priority = parse_priority("priority", raw.wish.priority)
     except BadRequest as error:
-        raise refused(_NAME, error) from None
+        raise SESSION.refuse(error) from None
     return Session(
         id=raw.id,
-        process=Process(raw.pid, raw.started, raw.uid, raw.boot),
+        process=ProcessId(raw.pid, raw.started, raw.uid, raw.boot),
         command=tuple(raw.command),
         since=raw.since,
-        wish=Wish(found, raw.wish.policy, priority),
-        held=Held(raw.id, grant),
+        request=SessionRequest(share, raw.wish.policy, priority),
+        grant=grant,
     )

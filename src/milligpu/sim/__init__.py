@@ -1,1 +1,1 @@
-"""Replay of traces and of made-up workloads: how well a policy packs, measured before a cluster depends on it."""
+"""Replay of traces and of made-up workloads: how well a strategy packs, measured before a cluster depends on it."""

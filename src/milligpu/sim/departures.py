@@ -1,6 +1,6 @@
-"""A long run in which pods also leave: how much a policy keeps allocated, and what moving pods adds.
+"""A long run in which pods also end: how much a strategy keeps allocated, and what moving pods adds.
 
-Pods are drawn from the trace with their lifetimes; they come as often as keeps the cluster at the chosen load.
+Pods are drawn from the trace with their lifetimes; their arrival rate keeps the cluster at the chosen load.
 The run starts in the middle: with the pods that would be running at any moment, which are mostly long-lived.
 """
 
@@ -13,20 +13,20 @@ import numpy as np
 from milligpu.model.errors import BadFormat
 from milligpu.model.request import PodRequest
 from milligpu.placement.decide import Placer
-from milligpu.placement.defrag import Rules, plan_room
-from milligpu.placement.score import PolicyName
-from milligpu.sim.replay import Run, Setup, placer_for
-from milligpu.sim.trace import Pod, Trace
+from milligpu.placement.defrag import MoveRules, plan_room
+from milligpu.placement.score import StrategyName
+from milligpu.sim.replay import ReplaySetup, SeedRun, placer_for
+from milligpu.sim.trace import Trace, TracePod
 
-# Enough for one move of each card of a node; more disturb more than they are worth.
+# Enough for one move of each GPU of a node; more disturb more than they are worth.
 _MOVES_MAX = 4
 # The first part of the run is not counted: the cluster forgets how it was filled.
-_WARM_UP = 0.25
+WARM_UP = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Churn:
-    """How pods come and go."""
+class ChurnResult:
+    """Settings of a run: how pods arrive and end."""
 
     load: float = 0.9
     """The part of the GPUs that pods would use if all of them found a place."""
@@ -36,7 +36,7 @@ class Churn:
 
 
 class _Cluster:
-    """The placer with the pods that run, and when each leaves."""
+    """The placer with the pods that run, and when each ends."""
 
     def __init__(self, placer: Placer, defrag: bool) -> None:
         self.placer, self.defrag = placer, defrag
@@ -45,12 +45,12 @@ class _Cluster:
         self.used = 0
         self.moves = 0
 
-    def offer(self, pod: Pod, name: str, until: float) -> bool:
+    def offer(self, pod: TracePod, name: str, until: float) -> bool:
         request = pod.request(name)
         self.placer.observe(request)
         grant = self.placer.place(request)
         if grant is None and self.defrag and pod.num_gpu:
-            plan = plan_room(self.placer, request, self.running, Rules(moves_max=_MOVES_MAX))
+            plan = plan_room(self.placer, request, self.running, MoveRules(moves_max=_MOVES_MAX))
             if plan is not None:
                 for move in plan.moves:
                     self.placer.release(move.pod)
@@ -73,28 +73,34 @@ class _Cluster:
         return at
 
 
+def with_lifetimes(trace: Trace) -> list[TracePod]:
+    """The pods whose lifetime is known; refuse a trace that has none with a GPU."""
+    pods = [pod for pod in sorted(trace.pods, key=lambda pod: pod.name) if pod.lifetime > 0]
+    if not any(pod.gpu_total for pod in pods):
+        raise BadFormat("pods", "columns creation_time, deletion_time: no lifetimes: required for pods that end")
+    return pods
+
+
 def churn(
     trace: Trace,
-    policy: PolicyName,
+    strategy: StrategyName,
     seed: int,
-    setup: Setup,
-    how: Churn,
+    setup: ReplaySetup,
+    how: ChurnResult,
     *,
     now: Callable[[], float],
     step: Callable[[], object] = lambda: None,
-) -> Run:
-    """Run it; allocation is the mean over time, and only pods that came after the warm-up count as failed."""
-    pods = [pod for pod in sorted(trace.pods, key=lambda pod: pod.name) if pod.lifetime > 0]
-    if not any(pod.gpu_total for pod in pods):
-        raise BadFormat("pods", "columns creation_time, deletion_time: no lifetimes: want them for --departures")
+) -> SeedRun:
+    """Run the simulation; allocation is the mean over time, and failed pods count only after the warm-up."""
+    pods = with_lifetimes(trace)
     dice = np.random.default_rng([seed, 3])
     life = np.array([pod.lifetime for pod in pods], np.float64)
     size = np.array([pod.gpu_total for pod in pods], np.float64)
     gap = float((life * size).mean()) / (how.load * trace.capacity)
-    cluster = _Cluster(placer_for(trace, policy, seed, setup), how.defrag)
+    cluster = _Cluster(placer_for(trace, strategy, seed, setup), how.defrag)
     _fill(cluster, pods, life, how.load * trace.capacity, dice)
-    run = Run(seed)
-    counted_from = int(how.arrivals * _WARM_UP)
+    run = SeedRun(seed)
+    counted_from = int(how.arrivals * WARM_UP)
     clock = area = began = 0.0
     for number in range(how.arrivals):
         upcoming = clock + float(dice.exponential(gap))
@@ -123,12 +129,12 @@ def churn(
 
 def _fill(
     cluster: _Cluster,
-    pods: list[Pod],
+    pods: list[TracePod],
     life: np.ndarray[tuple[int], np.dtype[np.float64]],
     goal: float,
     dice: np.random.Generator,
 ) -> None:
-    """Start with the pods that run at a random moment: long-lived ones are more likely, and are half through."""
+    """Add the pods that run at a random moment: long-lived ones are more likely, and on average half over."""
     asked = 0.0
     number = 0
     while asked < goal:

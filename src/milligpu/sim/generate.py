@@ -1,4 +1,4 @@
-"""A cluster and a workload of our own making, the same for the same seed.
+"""A generated cluster and workload, the same for the same seed.
 
 The mix follows what Alibaba published about its production clusters: which models with how many GPUs, how many
 pods want no GPU, a fraction, one or several, how much CPU goes with them, and that few pods live very long.
@@ -11,7 +11,7 @@ import numpy as np
 
 from milligpu.model.gpu import Gpu, Node
 from milligpu.model.units import WHOLE
-from milligpu.sim.trace import CARD_MIB, Pod, Trace
+from milligpu.sim.trace import GPU_MIB, Trace, TracePod
 
 # Share of the nodes, GPUs, cores, memory in GiB, model.
 _NODES = (
@@ -38,27 +38,27 @@ _LIFETIME_MAX = 150 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
-    """Parts of all pods; the rest wants one whole GPU."""
+class WorkloadMix:
+    """Fractions of all pods; the rest want one whole GPU."""
 
     cpu_only: float = 0.133
     fractional: float = 0.378
     several: float = 0.009
     model_specific: float = 0.1
-    """Of the pods that want a GPU."""
+    """The fraction of the pods that want a GPU which name a model."""
     demand: float = 1.05
     """What all pods together ask for, relative to the GPUs there are."""
 
 
-def generate(nodes: int, seed: int = 0, mix: Mix | None = None) -> Trace:
+def generate(nodes: int, seed: int = 0, mix: WorkloadMix | None = None) -> Trace:
     """A trace with this many nodes, and pods that ask for about as much as they have."""
-    mix = mix or Mix()
+    mix = mix or WorkloadMix()
     dice = np.random.default_rng(seed)
     cluster = _cluster(nodes, dice)
-    # Who names a model names a common one more often.
+    # Pods that name a model name a common one more often.
     models = [node.gpus[0].model for node in cluster]
     capacity = sum(gpu.milli for node in cluster for gpu in node.gpus)
-    pods: list[Pod] = []
+    pods: list[TracePod] = []
     asked = 0
     while asked < mix.demand * capacity:
         pods.append(_pod(f"pod-{len(pods):06d}", mix, models, dice))
@@ -68,23 +68,23 @@ def generate(nodes: int, seed: int = 0, mix: Mix | None = None) -> Trace:
 
 def _cluster(count: int, dice: np.random.Generator) -> tuple[Node, ...]:
     parts = np.array([part for part, *_ in _NODES])
-    # The proportions hold for small clusters too: not drawn, but cut.
+    # Computed, not drawn at random, so that the proportions hold for small clusters, too.
     kinds: list[int] = np.searchsorted(np.cumsum(parts) / parts.sum(), (np.arange(count) + 0.5) / count).tolist()
     nodes: list[Node] = []
     order = [int(each) for each in dice.permutation(count)]
     for at in range(count):
         _, gpus, cores, gib, model = _NODES[kinds[order[at]]]
-        cards = tuple(Gpu(f"GPU-node-{at:05d}-{card}", model, CARD_MIB) for card in range(gpus))
-        nodes.append(Node(f"node-{at:05d}", cards, cores * 1000, gib * 1024))
+        devices = tuple(Gpu(f"GPU-node-{at:05d}-{number}", model, GPU_MIB) for number in range(gpus))
+        nodes.append(Node(f"node-{at:05d}", devices, cores * 1000, gib * 1024))
     return tuple(nodes)
 
 
-def _pod(name: str, mix: Mix, models: list[str], dice: np.random.Generator) -> Pod:
+def _pod(name: str, mix: WorkloadMix, models: list[str], dice: np.random.Generator) -> TracePod:
     draw = float(dice.random())
     life = min(int(dice.lognormal(_LIFETIME_LOG_MEAN, _LIFETIME_LOG_SIGMA)) + 1, _LIFETIME_MAX)
     if draw < mix.cpu_only:
         cores = float(dice.choice(_CORES_ALONE, p=_CORES_ALONE_WEIGHTS))
-        return Pod(name, int(cores * 1000), int(cores * _MIB_PER_CORE), 0, 0, (), life)
+        return TracePod(name, int(cores * 1000), int(cores * _MIB_PER_CORE), 0, 0, (), life)
     count, milli = 1, int(WHOLE)
     if draw < mix.cpu_only + mix.fractional:
         weights = np.array(_FRACTION_WEIGHTS) / sum(_FRACTION_WEIGHTS)
@@ -96,4 +96,4 @@ def _pod(name: str, mix: Mix, models: list[str], dice: np.random.Generator) -> P
     if float(dice.random()) < mix.model_specific:
         wants = (str(dice.choice(models)),)
     cpu = max(500, int(cores * 10) * 100)
-    return Pod(name, cpu, cpu * _MIB_PER_CORE // 1000, count, milli, wants, life)
+    return TracePod(name, cpu, cpu * _MIB_PER_CORE // 1000, count, milli, wants, life)

@@ -1,4 +1,4 @@
-"""One picture: allocation against arrived demand, a line per policy.
+"""One picture: allocation against arrived demand, a line per strategy.
 
 SVG is written by hand, so that it needs nothing; PNG is drawn by matplotlib where that is installed.
 """
@@ -12,29 +12,29 @@ from typing import Any, cast
 import numpy as np
 
 from milligpu.model.errors import BadRequest, Unavailable
-from milligpu.sim.replay import Result
+from milligpu.sim.replay import ReplayResult
 
-# Told apart by those who see no red or no green (Okabe and Ito), dark enough for a white page.
+# Colors that color-blind readers can distinguish (Okabe and Ito), dark enough for a white page.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#999933", "#882255")
 _FONTS = "system-ui, Helvetica, Arial, DejaVu Sans, sans-serif"
 _WIDTH, _HEIGHT = 860, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 190, 56, 56
 _FROM = 70
-"""Below this much demand every policy places everything."""
+"""Below this much demand every strategy places everything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One policy's mean over the seeds, at whole percentages of arrived demand."""
+class PlotLine:
+    """One strategy's mean over the seeds, at whole percentages of arrived demand."""
 
     name: str
     arrived: tuple[int, ...]
     allocated: tuple[float, ...]
 
 
-def lines_of(results: Sequence[Result]) -> list[Line]:
-    """What to draw."""
-    lines: list[Line] = []
+def lines_of(results: Sequence[ReplayResult]) -> list[PlotLine]:
+    """Average the results of each strategy over the seeds."""
+    lines: list[PlotLine] = []
     for result in results:
         arrived = [np.round(np.array(run.arrived)).astype(np.int64) for run in result.runs]
         last = max(int(each.max(initial=0)) for each in arrived)
@@ -49,11 +49,11 @@ def lines_of(results: Sequence[Result]) -> list[Line]:
             if seen:
                 marks.append(mark)
                 means.append(float(np.mean(seen)))
-        lines.append(Line(str(result.policy), tuple(marks), tuple(means)))
+        lines.append(PlotLine(str(result.strategy), tuple(marks), tuple(means)))
     return lines
 
 
-def save_plot(path: Path, results: Sequence[Result], title: str) -> None:
+def save_plot(path: Path, results: Sequence[ReplayResult], title: str) -> None:
     """Write the picture; the file's name says which format."""
     lines = lines_of(results)
     if path.suffix == ".svg":
@@ -64,7 +64,7 @@ def save_plot(path: Path, results: Sequence[Result], title: str) -> None:
         raise BadRequest("--plot", str(path), "a file that ends in .svg or .png")
 
 
-def svg(lines: Sequence[Line], title: str) -> str:
+def svg(lines: Sequence[PlotLine], title: str) -> str:
     """The picture as SVG."""
     low_x, high_x = min(line.arrived[0] for line in lines), max(line.arrived[-1] for line in lines)
     low_y = min(low_x, int(min(min(line.allocated) for line in lines)) // 5 * 5)
@@ -89,7 +89,7 @@ def svg(lines: Sequence[Line], title: str) -> str:
     for tick in range(-(-low_x // 10) * 10, high_x + 1, 10):
         parts.append(f'<path d="M{x(tick):.1f} {bottom}v5" stroke="#888"/>')
         parts.append(f'<text x="{x(tick):.1f}" y="{bottom + 20}" text-anchor="middle">{tick}</text>')
-    # Nobody can allocate more than was asked for.
+    # No strategy can allocate more than was requested.
     top = min(high_x, high_y)
     parts.append(
         f'<path d="M{x(low_x):.1f} {y(low_x):.1f}L{x(top):.1f} {y(top):.1f}" stroke="#bbb"'
@@ -130,7 +130,7 @@ def _spaced(wanted: list[tuple[float, int]]) -> dict[int, float]:
     return {at: height - over for at, height in placed.items()}
 
 
-def _png(path: Path, lines: Sequence[Line], title: str) -> None:
+def _png(path: Path, lines: Sequence[PlotLine], title: str) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:

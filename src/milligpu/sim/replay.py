@@ -13,11 +13,11 @@ import numpy as np
 
 from milligpu.model.gpu import Node
 from milligpu.placement.decide import Placer
-from milligpu.placement.fit import SpecKey
-from milligpu.placement.score import PolicyName
+from milligpu.placement.fit import RequestKey
+from milligpu.placement.score import StrategyName
 from milligpu.placement.snapshot import Snapshot
-from milligpu.placement.target import Target
-from milligpu.sim.trace import GROUPS, Pod, Trace
+from milligpu.placement.workload import ExpectedWorkload
+from milligpu.sim.trace import GROUPS, Trace, TracePod
 
 MARKS = (90, 95, 100, 110, 120, 130)
 """The percentages of arrived demand that results are given for."""
@@ -26,7 +26,7 @@ SPECIFIC = "model-specific"
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class ReplaySetup:
     """How to replay."""
 
     arrival: float = 1.3
@@ -36,8 +36,8 @@ class Setup:
 
 
 @dataclass(slots=True)
-class Run:
-    """What one policy did with one seed."""
+class SeedRun:
+    """What one strategy did with one seed."""
 
     seed: int
     arrived: list[float] = field(default_factory=list[float])
@@ -49,10 +49,10 @@ class Run:
     failed_by_100: Counter[str] = field(default_factory=Counter[str])
     seconds: float = 0.0
     moves: int = 0
-    """Of running pods, where defragmentation is on."""
+    """Number of moves of running pods, if defragmentation is on."""
 
-    def count(self, pod: Pod, *, placed: bool, early: bool) -> None:
-        """Note what became of a pod; `early` is while the demand is within the capacity."""
+    def count(self, pod: TracePod, *, placed: bool, early: bool) -> None:
+        """Count a pod as placed or failed; `early` is while the demand is within the capacity."""
         groups = (pod.group, SPECIFIC) if pod.models else (pod.group,)
         if early:
             self.offered_by_100.update(groups)
@@ -78,8 +78,8 @@ class Run:
 _NEARLY = 2.0
 
 
-def arrivals(trace: Trace, seed: int, arrival: float) -> list[Pod]:
-    """The pods of one seed in the order they come."""
+def arrivals(trace: Trace, seed: int, arrival: float) -> list[TracePod]:
+    """Return the pods of one seed in the order in which they arrive."""
     pods = sorted(trace.pods, key=lambda pod: pod.name)
     dice = np.random.default_rng(seed)
     order = [pods[int(at)] for at in dice.permutation(len(pods))]
@@ -94,34 +94,34 @@ def arrivals(trace: Trace, seed: int, arrival: float) -> list[Pod]:
         asked += pod.gpu_total
 
 
-def workload(pods: Sequence[Pod]) -> dict[SpecKey, float]:
+def workload(pods: Sequence[TracePod]) -> dict[RequestKey, float]:
     """The pods of a trace as an expected workload."""
-    counts = Counter(SpecKey.of(pod.request(), {}) for pod in pods)
+    counts = Counter(RequestKey.of(pod.request()) for pod in pods)
     return {key: float(count) for key, count in counts.items()}
 
 
-def placer_for(trace: Trace, policy: PolicyName, seed: int, setup: Setup) -> Placer:
+def placer_for(trace: Trace, strategy: StrategyName, seed: int, setup: ReplaySetup) -> Placer:
     """A placer over the empty cluster."""
     nodes: Sequence[Node] = trace.nodes
     if setup.shuffle_nodes:
         order = np.random.default_rng([seed, 1]).permutation(len(nodes))
         nodes = [trace.nodes[int(at)] for at in order]
-    target = Target() if setup.online else Target(workload(trace.pods))
-    return Placer(Snapshot.of(nodes, salt=seed), policy, target=target, dice=np.random.default_rng([seed, 2]))
+    target = ExpectedWorkload() if setup.online else ExpectedWorkload(workload(trace.pods))
+    return Placer(Snapshot.of(nodes, salt=seed), strategy, target=target, dice=np.random.default_rng([seed, 2]))
 
 
 def replay(
     trace: Trace,
-    policy: PolicyName,
+    strategy: StrategyName,
     seed: int,
-    setup: Setup,
+    setup: ReplaySetup,
     *,
     now: Callable[[], float],
     step: Callable[[], object] = lambda: None,
-) -> Run:
+) -> SeedRun:
     """Offer every pod once, in order; `step` is called after each."""
-    placer = placer_for(trace, policy, seed, setup)
-    run = Run(seed)
+    placer = placer_for(trace, strategy, seed, setup)
+    run = SeedRun(seed)
     capacity, asked, used = trace.capacity, 0, 0
     for number, pod in enumerate(arrivals(trace, seed, setup.arrival)):
         request = pod.request(f"{pod.name}-{number}")
@@ -141,22 +141,22 @@ def replay(
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What one policy did over all seeds."""
+class ReplayResult:
+    """What one strategy did over all seeds."""
 
-    policy: PolicyName
-    runs: tuple[Run, ...]
+    strategy: StrategyName
+    runs: tuple[SeedRun, ...]
     marks: tuple[int, ...] = MARKS
     moved: bool = False
 
     def data(self) -> dict[str, object]:
-        """As `-o json` shows it."""
+        """The result as plain data, for `-o json`."""
         marks = {mark: [at for run in self.runs if (at := run.at(mark)) is not None] for mark in self.marks}
         seen = {mark: values for mark, values in marks.items() if values}
         decisions = sum(len(run.arrived) for run in self.runs)
         moves = {"moves": round(float(np.mean([run.moves for run in self.runs])), 1)} if self.moved else {}
         return {
-            "policy": str(self.policy),
+            "policy": str(self.strategy),
             "seeds": [run.seed for run in self.runs],
             "alloc": {str(mark): round(float(np.mean(values)), 3) for mark, values in seen.items()},
             "alloc_std": {str(mark): round(float(np.std(values)), 3) for mark, values in seen.items()},

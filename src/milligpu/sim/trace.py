@@ -20,12 +20,12 @@ from milligpu.model.units import GPUS_MAX, WHOLE, Mib, Milli
 CPU_MAX = 4_096_000
 MEMORY_MAX = 1 << 28
 TIME_MAX = 1 << 40
-# The traces do not say; every card of a replay has this much, and shares take their fraction of it.
-CARD_MIB = Mib(16384)
+# The traces have no GPU memory: every GPU of a replay has this much, and shares take their fraction of it.
+GPU_MIB = Mib(16384)
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class TracePod:
     """One line of a pod list."""
 
     name: str
@@ -40,7 +40,7 @@ class Pod:
 
     @property
     def gpu_total(self) -> int:
-        """All the milli-GPU it asks for."""
+        """The milli-GPU that the pod asks for, on all its GPUs together."""
         return self.num_gpu * self.gpu_milli
 
     @property
@@ -53,7 +53,7 @@ class Pod:
         return "one-gpu" if self.gpu_milli == WHOLE else "fractional"
 
     def request(self, name: str = "") -> PodRequest:
-        """The same as our own request, under a name of its own."""
+        """Return the pod as a `PodRequest`, under another name if one is given."""
         containers = ()
         if self.num_gpu:
             containers = (ContainerRequest("main", ShareRequest(self.num_gpu, Milli(self.gpu_milli))),)
@@ -72,10 +72,10 @@ GROUPS = ("cpu-only", "fractional", "one-gpu", "multi-gpu")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A cluster and the pods that come to it."""
+    """A cluster and the pods that arrive in it."""
 
     nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
+    pods: tuple[TracePod, ...]
 
     @property
     def capacity(self) -> int:
@@ -84,14 +84,14 @@ class Trace:
 
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
-    """Read both files; the first thing that is wrong is an error with its place."""
+    """Read both files; raise an error that names the file and line of the first mistake."""
     found = read_nodes(nodes)
     models = {gpu.model for node in found for gpu in node.gpus}
     trace = Trace(found, read_pods(pods, models))
     if not trace.capacity:
-        raise BadFormat(str(nodes), "column gpu: no node has a GPU: want at least one above 0")
+        raise BadFormat(str(nodes), "column gpu: no node has a GPU: must be above 0 for at least one")
     if not any(pod.num_gpu for pod in trace.pods):
-        raise BadFormat(str(pods), "column num_gpu: no pod asks for a GPU: want at least one above 0")
+        raise BadFormat(str(pods), "column num_gpu: no pod asks for a GPU: must be above 0 for at least one")
     return trace
 
 
@@ -105,17 +105,17 @@ def read_nodes(path: Path) -> tuple[Node, ...]:
         model = line.text("model")
         if gpus and not model:
             raise line.bad("model", "the model of the node's GPUs")
-        cards = tuple(Gpu(f"GPU-{name}-{at}"[:47], model, CARD_MIB) for at in range(gpus))
+        devices = tuple(Gpu(f"GPU-{name}-{at}"[:47], model, GPU_MIB) for at in range(gpus))
         nodes.append(
-            Node(name, cards, line.number("cpu_milli", 1, CPU_MAX), line.number("memory_mib", 1, MEMORY_MAX))
+            Node(name, devices, line.number("cpu_milli", 1, CPU_MAX), line.number("memory_mib", 1, MEMORY_MAX))
         )
     return tuple(nodes)
 
 
-def read_pods(path: Path, models: Iterable[str]) -> tuple[Pod, ...]:
+def read_pods(path: Path, models: Iterable[str]) -> tuple[TracePod, ...]:
     """Read a pod list; the models it names must be ones that the nodes have."""
     known = sorted(models)
-    pods: list[Pod] = []
+    pods: list[TracePod] = []
     names: set[str] = set()
     for line in _lines(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
         name = line.name("name", names)
@@ -124,7 +124,7 @@ def read_pods(path: Path, models: Iterable[str]) -> tuple[Pod, ...]:
         if count > 1 and milli != WHOLE:
             raise line.bad("gpu_milli", f"{WHOLE} when num_gpu is above 1")
         pods.append(
-            Pod(
+            TracePod(
                 name,
                 line.number("cpu_milli", 0, CPU_MAX),
                 line.number("memory_mib", 0, MEMORY_MAX),
@@ -139,7 +139,7 @@ def read_pods(path: Path, models: Iterable[str]) -> tuple[Pod, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One line of a file, able to say what is wrong with it."""
+    """One line of a file; its errors name the file and the line."""
 
     path: Path
     number_: int
@@ -147,7 +147,7 @@ class _Line:
 
     def bad(self, column: str, want: str) -> BadFormat:
         where = f"{self.path}:{self.number_}"
-        return BadFormat(where, f"column {column}: {self.cells.get(column, '')!r}: want {want}")
+        return BadFormat(where, f"column {column}: {self.cells.get(column, '')!r}: must be {want}")
 
     def text(self, column: str) -> str:
         return self.cells[column].strip()
@@ -191,7 +191,7 @@ def _lines(path: Path, columns: Sequence[str]) -> Iterator[_Line]:
             yield from _read(path, file, columns)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadFormat(str(path), f"{reason}: want a CSV file") from None
+        raise BadFormat(str(path), f"{reason}: must be a CSV file") from None
 
 
 def _read(path: Path, file: Iterable[str], columns: Sequence[str]) -> Iterator[_Line]:
@@ -199,10 +199,10 @@ def _read(path: Path, file: Iterable[str], columns: Sequence[str]) -> Iterator[_
     header = [cell.strip() for cell in next(reader, list[str]())]
     want = ", ".join(columns)
     if not header:
-        raise BadFormat(f"{path}:1", f"the file is empty: want a header with {want}")
+        raise BadFormat(f"{path}:1", f"the file is empty: must have a header with {want}")
     for column in columns:
         if column not in header:
-            raise BadFormat(f"{path}:1", f"column {column}: missing: want {want}")
+            raise BadFormat(f"{path}:1", f"column {column}: missing: must have {want}")
     empty = True
     try:
         for cells in reader:
@@ -210,19 +210,18 @@ def _read(path: Path, file: Iterable[str], columns: Sequence[str]) -> Iterator[_
                 continue
             empty = False
             if len(cells) != len(header):
-                raise BadFormat(
-                    f"{path}:{reader.line_num}",
-                    f"column {header[min(len(cells), len(header)) - 1]}: {len(cells)} values: want {len(header)}",
-                )
+                last = header[min(len(cells), len(header)) - 1]
+                problem = f"column {last}: {len(cells)} values: must be {len(header)}"
+                raise BadFormat(f"{path}:{reader.line_num}", problem)
             yield _Line(path, reader.line_num, dict(zip(header, cells, strict=True)))
     except csv.Error as error:
-        raise BadFormat(f"{path}:{reader.line_num}", f"{error}: want CSV") from None
+        raise BadFormat(f"{path}:{reader.line_num}", f"{error}: must be CSV") from None
     if empty:
-        raise BadFormat(f"{path}:2", f"the file has no lines after its header: want {want}")
+        raise BadFormat(f"{path}:2", f"the file has no lines after its header: must have {want}")
 
 
 def write_trace(folder: Path, trace: Trace) -> None:
-    """Write a trace as the two files it can be read from again."""
+    """Write a trace as the two files that `read_trace` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "nodes.csv").open("w", encoding="utf-8", newline="") as file:
         out = csv.writer(file, lineterminator="\n")

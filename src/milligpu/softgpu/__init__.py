@@ -1,6 +1,7 @@
-"""A GPU in software, as seen from the host: the card's daemon, its compiler and its models.
+"""A GPU in software, as seen from the host: its daemon, compiler and models.
 
-The driver library in `native/softgpu` runs kernels inside the client's process. What belongs to the card rather
-than to one process is here: how much memory is taken and by whom, which contexts are open, and the compiler that
-turns PTX into machine code. A card is a unix socket, as `/dev/nvidia0` is a file: who cannot reach it has no card.
+The driver library in `native/softgpu` runs kernels inside the client's process. This package holds what belongs to
+the GPU and not to one process: who uses how much memory, which contexts are open, and the compiler that turns PTX
+into machine code. Each GPU is a unix socket, like the device file `/dev/nvidia0`: a process that cannot reach the
+socket has no GPU.
 """

@@ -1,75 +1,74 @@
-"""Who holds what of one card. Pure: the daemon tells it what happened and passes on the answer."""
+"""Memory and contexts of one GPU, per client. Pure: the daemon reports each change and returns the answer."""
 
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from milligpu.softgpu.models import Model
+from milligpu.softgpu.models import GpuModel
 
 
 @dataclass(slots=True)
-class Client:
+class GpuClient:
     """One connected process."""
 
     pid: int
     memory: int = 0
     contexts: int = 0
     slots: set[int] = field(default_factory=set[int])
-    """Of its contexts, on the card's activity page."""
+    """Slots of its contexts on the GPU's activity page."""
 
 
 @dataclass(slots=True)
-class Account:
-    """A card's memory, exact to the byte; nobody can hold what is not there."""
+class SoftGpuMemory:
+    """The memory of one GPU, exact to the byte and never over-committed."""
 
     index: int
-    model: Model
+    model: GpuModel
     uuid: UUID
     memory: int
     used: int = 0
-    clients: list[Client] = field(default_factory=list[Client])
+    clients: list[GpuClient] = field(default_factory=list[GpuClient])
 
     @property
     def free(self) -> int:
-        """What is left."""
         return self.memory - self.used
 
-    def connect(self, pid: int) -> Client:
-        """A process has opened the card."""
-        client = Client(pid)
+    def connect(self, pid: int) -> GpuClient:
+        """Add a process that has opened the GPU."""
+        client = GpuClient(pid)
         self.clients.append(client)
         return client
 
-    def reserve(self, client: Client, size: int) -> bool:
-        """Take memory, all of it or none."""
+    def reserve(self, client: GpuClient, size: int) -> bool:
+        """Reserve all of `size`, or nothing."""
         if size > self.free:
             return False
         self.used += size
         client.memory += size
         return True
 
-    def release(self, client: Client, size: int) -> bool:
-        """Give memory back; more than was taken is refused."""
+    def release(self, client: GpuClient, size: int) -> bool:
+        """Release memory; refuse to release more than the client reserved."""
         if size > client.memory - client.contexts * self.model.context_memory:
             return False
         self.used -= size
         client.memory -= size
         return True
 
-    def open_context(self, client: Client) -> bool:
-        """A context takes its share before anything is allocated in it."""
+    def open_context(self, client: GpuClient) -> bool:
+        """Reserve a context's own memory, which it needs before the first allocation."""
         if not self.reserve(client, self.model.context_memory):
             return False
         client.contexts += 1
         return True
 
-    def close_context(self, client: Client) -> bool:
-        """Give a context's share back."""
+    def close_context(self, client: GpuClient) -> bool:
+        """Release a context's own memory."""
         if not client.contexts:
             return False
         client.contexts -= 1
         return self.release(client, self.model.context_memory)
 
-    def disconnect(self, client: Client) -> None:
-        """However the process ended: everything it held is free again."""
+    def disconnect(self, client: GpuClient) -> None:
+        """Release everything that the process held, however it ended."""
         self.used -= client.memory
         self.clients.remove(client)

@@ -1,7 +1,7 @@
-"""The page on which a card shows what it does and for whom: mirrors `native/softgpu/activity.h`.
+"""The activity page of a GPU, which shows the work of each context: mirrors `native/softgpu/activity.h`.
 
-The daemon makes one per card and hands it to every client. Slots are opened and closed here, so that a client that
-was killed leaves neither a slot nor a place in the card's timeline.
+The daemon creates one page per GPU and passes it to every client. Only the daemon opens and closes slots, so a
+killed client leaves neither a slot nor a place in the GPU's timeline.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ PAGE_BYTES = _FIRST_SLOT + _SLOTS * _SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What one context did so far; times are in nanoseconds."""
+class ProcessActivity:
+    """What one context has done so far; times are in nanoseconds."""
 
     pid: int
     busy: int
@@ -34,7 +34,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Launches in modelled time that the CPU finished after the modelled card would have."""
+    """Launches in modeled time that the CPU finished later than the modeled GPU would have."""
 
     count: int
     worst: int
@@ -42,7 +42,7 @@ class Lateness:
 
 
 class Activity:
-    """One card's page."""
+    """The activity page of one GPU."""
 
     def __init__(self, speed: float = 0.0) -> None:
         self.descriptor = os.memfd_create("milligpu-activity", os.MFD_CLOEXEC)
@@ -50,41 +50,48 @@ class Activity:
         self._memory = mmap.mmap(self.descriptor, PAGE_BYTES)
         self._page = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
         self.speed = speed
+        self._shown: dict[int, int] = {}
         native().activity_start(self._page, speed)
 
     def open(self, pid: int) -> int | None:
-        """A slot for a new context of this process; None when there are too many."""
+        """Open a slot for a new context of this process; None if all slots are taken."""
         slot = native().activity_open(self._page, pid)
+        self._shown.pop(slot, None)
         return None if slot < 0 else slot
 
     def close(self, slot: int) -> None:
-        """The context is gone, and what it still had to do with it."""
+        """Close a context's slot and drop its queued work."""
         native().activity_close(self._page, slot, time.monotonic_ns())
 
     def fail(self, status: int) -> None:
-        """All contexts that there are end with this error; those opened later are sound."""
+        """End all open contexts with this error; contexts opened later are not affected."""
         faults, _ = _FAULTS.unpack_from(self._memory, _FAULTS_AT)
         _FAULTS.pack_into(self._memory, _FAULTS_AT, faults, status)
         _FAULTS.pack_into(self._memory, _FAULTS_AT, (faults + 1) & 0xFFFFFFFF, status)
 
-    def read(self, slot: int) -> Usage:
-        """How a context stands now."""
-        busy = native().activity_busy(self._page, slot, time.monotonic_ns())
+    def read(self, slot: int) -> ProcessActivity:
+        """Read what a context has done so far; never less than before.
+
+        Of work that is running, only the time since it began is known, and a part of that may turn out to be the
+        time in which it waited for a CPU.
+        """
+        busy = max(self._shown.get(slot, 0), native().activity_busy(self._page, slot, time.monotonic_ns()))
+        self._shown[slot] = busy
         pid, _, _, _, *copies = _SLOT.unpack_from(self._memory, _FIRST_SLOT + slot * _SLOT_BYTES)
-        return Usage(pid, busy, *copies)
+        return ProcessActivity(pid, busy, *copies)
 
     def ended_busy(self) -> int:
-        """What contexts did that are gone."""
+        """Nanoseconds of work done by contexts that are closed."""
         return _HEAD.unpack_from(self._memory)[5]
 
     def lateness(self) -> Lateness:
-        """Whether times in modelled time can be trusted."""
+        """Late launches so far: with many of them, durations in modeled time are not reliable."""
         return Lateness(*_HEAD.unpack_from(self._memory)[6:9])
 
 
 @cache
 def native() -> ctypes.CDLL:
-    """The functions of `activity.h`."""
+    """Load the functions of `activity.h`."""
     found = ctypes.CDLL(str(library("libmilligpu-activity.so")))
     page, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     signatures = {

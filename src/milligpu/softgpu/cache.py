@@ -1,7 +1,7 @@
-"""Compiled modules on disk, those that nobody uses any more thrown away.
+"""A cache of compiled modules on disk; the least recently used ones are removed.
 
-Any number of daemons may use one folder at the same time: a file that goes while somebody reads it stays until they
-have read it.
+Several daemons may use one directory at the same time: a file that is removed while a daemon reads it stays
+readable until the daemon closes it.
 """
 
 import contextlib
@@ -10,16 +10,16 @@ import os
 import tempfile
 from pathlib import Path
 
-# Some ten thousand modules; a test suite of tinygrad's makes a few hundred MiB.
+# About ten thousand modules; tinygrad's test suite makes a few hundred MiB.
 _MOST_BYTES = 1 << 30
-# Looking through the folder takes as long as compiling one module; so it is done once in so many.
+# Scanning the directory takes as long as compiling one module, so only every 64th `put` does it.
 _LOOK_EVERY = 64
-# Down to this part of the limit, so that the next look is not the next purge.
+# Prune to this fraction of the limit, so that the next scan does not have to prune again.
 _KEEP = 0.8
 
 
 class CompileCache:
-    """Object files by what they were made from."""
+    """Object files, keyed by everything they were compiled from."""
 
     def __init__(self, folder: Path, fingerprint: str, most_bytes: int = _MOST_BYTES) -> None:
         self._folder = folder
@@ -29,24 +29,24 @@ class CompileCache:
         folder.mkdir(parents=True, exist_ok=True)
 
     def key(self, ptx: bytes) -> str:
-        """The name of a module: its text, and everything else that its code depends on."""
+        """The key of a module: a hash of its text and of everything else that its code depends on."""
         digest = self._seed.copy()
         digest.update(ptx)
         return digest.hexdigest()
 
     def open(self, key: str) -> int | None:
-        """A descriptor of the object file, if there is one."""
+        """Open the object file; None if the cache does not have it."""
         try:
             descriptor = os.open(self._folder / f"{key}.o", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
-        # Its time is that of its last use: what is used stays. The cache may also be somebody else's to write.
+        # The file's time is the time of its last use, for `prune`. The cache may belong to another user.
         with contextlib.suppress(PermissionError):
             os.utime(descriptor)
         return descriptor
 
     def put(self, key: str, code: bytes) -> int:
-        """Store it and return its descriptor. It appears under its name complete or not at all."""
+        """Store the code atomically and return a descriptor of its file."""
         handle, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -62,7 +62,7 @@ class CompileCache:
         return descriptor
 
     def prune(self) -> None:
-        """Remove what was not used for longest, if all of it together is too much."""
+        """Remove the least recently used files while the cache exceeds its limit."""
         found: list[tuple[float, int, Path]] = []
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):

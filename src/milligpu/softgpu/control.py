@@ -1,4 +1,4 @@
-"""The socket for people: how the cards stand, and faults on request. It is never handed to a tenant."""
+"""The control socket, for people: the state of the GPUs, and fault injection. Tenants never get it."""
 
 import asyncio
 import contextlib
@@ -9,23 +9,22 @@ from typing import Any
 import msgspec
 
 from milligpu.model.errors import BadRequest
-from milligpu.softgpu.account import Client
+from milligpu.softgpu.account import GpuClient
 from milligpu.softgpu.faults import parse_fault
 from milligpu.softgpu.management import Management
 
-# A request is one line that our own command wrote.
+# A request is one line, written by our own command.
 _REQUEST_MAX = 1 << 16
 
 
 class Control:
-    """Answers on the control socket: nothing asked is the question how things stand."""
+    """Answers on the control socket; an empty request returns the state of all GPUs."""
 
-    def __init__(self, cards: list[Management]) -> None:
-        self._cards = cards
+    def __init__(self, gpus: list[Management]) -> None:
+        self._gpus = gpus
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Accept people for ever."""
         loop = asyncio.get_running_loop()
         while True:
             connection, _ = await loop.sock_accept(listener)
@@ -40,9 +39,9 @@ class Control:
             while (part := await loop.sock_recv(connection, _REQUEST_MAX)) and len(request) < _REQUEST_MAX:
                 request += part
             try:
-                answer: object = self._fault(request) if request else [_state(card) for card in self._cards]
+                answer: object = self._fault(request) if request else [_state(gpu) for gpu in self._gpus]
             except BadRequest as error:
-                answer = {"error": [error.field, str(error.value), error.want]}
+                answer = {"error": [error.field, None if error.value is None else str(error.value), error.want]}
             await loop.sock_sendall(connection, json.dumps(answer).encode())
 
     def _fault(self, text: bytes) -> dict[str, object]:
@@ -51,15 +50,15 @@ class Control:
         except msgspec.DecodeError:
             raise BadRequest("fault", text[:80], "a JSON object") from None
         management = self._find(str(request.pop("gpu", "")))
-        management.fault(parse_fault(request))
+        management.inject(parse_fault(request))
         return {"gpu": management.uuid}
 
     def _find(self, name: str) -> Management:
-        for management in self._cards:
-            if name in (str(management.card.index), management.uuid):
+        for management in self._gpus:
+            if name in (str(management.gpu.index), management.uuid):
                 return management
-        names = ", ".join(str(each.card.index) for each in self._cards)
-        raise BadRequest("gpu", name, f"one of {names}, or a card's UUID")
+        names = ", ".join(str(each.gpu.index) for each in self._gpus)
+        raise BadRequest("gpu", name, f"one of {names}, or a GPU's UUID")
 
 
 def _state(management: Management) -> dict[str, object]:
@@ -71,14 +70,14 @@ def _state(management: Management) -> dict[str, object]:
         "uuid": management.uuid,
         "memory": account.memory,
         "used": account.used,
-        "lost": management.condition.lost,
+        "lost": management.faults.lost,
         "speed": activity.speed,
         "late": {"launches": late.count, "worst_ns": late.worst, "total_ns": late.total},
         "processes": [_process(client, management) for client in account.clients],
     }
 
 
-def _process(client: Client, management: Management) -> dict[str, object]:
+def _process(client: GpuClient, management: Management) -> dict[str, object]:
     usage = [management.activity.read(slot) for slot in client.slots]
     return {
         "pid": client.pid,

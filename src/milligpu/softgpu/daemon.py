@@ -1,7 +1,8 @@
-"""The process behind the cards: `python -m milligpu.softgpu.daemon FOLDER …`, started by `milligpu softgpu`.
+"""The process behind the GPUs: `python -m milligpu.softgpu.daemon FOLDER …`, started by `milligpu softgpu`.
 
-It goes into the background once its sockets are there, so whoever started it knows from its exit that the cards
-can be used. It ends on SIGTERM, or with the process it was told to watch, and takes its folder with it.
+It moves to the background once its sockets exist, so the exit of the foreground process means that the GPUs can be
+used; with `--foreground`, for a container, it stays. It ends on SIGTERM, or with the process given as `--watch`,
+and removes its directory.
 """
 
 import argparse
@@ -15,23 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
 
-from milligpu.softgpu.account import Account
+from milligpu.logs import configure_logs
+from milligpu.softgpu.account import SoftGpuMemory
 from milligpu.softgpu.activity import Activity
+from milligpu.softgpu.checkpoint import CheckpointRelay
 from milligpu.softgpu.compile import CompileService
 from milligpu.softgpu.control import Control
-from milligpu.softgpu.fleet import Card, read_fleet
+from milligpu.softgpu.fleet import SoftGpu, read_fleet
 from milligpu.softgpu.management import Management, sample_all
 from milligpu.softgpu.names import CONTROL, LOG_FILE, PID_FILE
-from milligpu.softgpu.orders import Orders
-from milligpu.softgpu.server import CardServer, listen
+from milligpu.softgpu.server import SoftGpuServer, listen
 
-# As with a driver's device files, whoever can reach a card may use it, root or not; faults are for its owner.
+# As with a driver's device files, any user who can reach a GPU's socket may use it; only its owner injects faults.
 _FOR_ALL, _FOR_ME = 0o666, 0o600
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Everything that the daemon is told."""
+class SoftgpuSettings:
+    """The daemon's command line."""
 
     folder: Path
     cache: Path
@@ -40,10 +42,11 @@ class Settings:
     memory: int | None
     speed: float
     watch: int | None
+    foreground: bool
 
     @classmethod
-    def from_arguments(cls, arguments: list[str]) -> "Settings":
-        """Read the command line, which only our own commands write."""
+    def from_arguments(cls, arguments: list[str]) -> "SoftgpuSettings":
+        """Parse the command line, which only our own commands write."""
         parser = argparse.ArgumentParser(prog="softgpu-daemon")
         parser.add_argument("folder", type=Path)
         parser.add_argument("--cache", type=Path, required=True)
@@ -52,31 +55,34 @@ class Settings:
         parser.add_argument("--memory", type=int)
         parser.add_argument("--speed", type=float, default=0.0)
         parser.add_argument("--watch", type=int)
+        parser.add_argument("--foreground", action="store_true")
         return cls(**vars(parser.parse_args(arguments)))
 
 
-def accounts(settings: Settings, cards: tuple[Card, ...]) -> list[Account]:
-    """What is held of the cards; their UUIDs are the same whenever the same folder is used."""
+def accounts(settings: SoftgpuSettings, gpus: tuple[SoftGpu, ...]) -> list[SoftGpuMemory]:
+    """The GPUs' memory accounts; the same directory always gives the same UUIDs."""
     return [
-        Account(card.index, card.model, uuid5(NAMESPACE_OID, f"{settings.folder}/{card.index}"), card.memory)
-        for card in cards
+        SoftGpuMemory(gpu.index, gpu.model, uuid5(NAMESPACE_OID, f"{settings.folder}/{gpu.index}"), gpu.memory)
+        for gpu in gpus
     ]
 
 
 def main(arguments: list[str]) -> None:
-    """Bind, go into the background, serve."""
-    settings = Settings.from_arguments(arguments)
-    cards = read_fleet(settings.model, settings.devices, settings.memory)
+    """Bind the sockets, move to the background and serve."""
+    settings = SoftgpuSettings.from_arguments(arguments)
+    gpus = read_fleet(settings.model, settings.devices, settings.memory)
     settings.folder.mkdir(parents=True, exist_ok=True)
-    listeners = [listen(settings.folder / f"gpu{card.index}.sock", _FOR_ALL) for card in cards]
+    listeners = [listen(settings.folder / f"gpu{gpu.index}.sock", _FOR_ALL) for gpu in gpus]
     control = listen(settings.folder / CONTROL, _FOR_ME)
     watched = os.pidfd_open(settings.watch) if settings.watch is not None else None
-    if os.fork():
-        os._exit(0)
-    _detach(settings.folder / LOG_FILE)
+    if not settings.foreground:
+        if os.fork():
+            os._exit(0)
+        _detach(settings.folder / LOG_FILE)
     (settings.folder / PID_FILE).write_text(f"{os.getpid()}\n")
+    configure_logs()
     try:
-        asyncio.run(_serve(settings, cards, listeners, control, watched))
+        asyncio.run(_serve(settings, gpus, listeners, control, watched))
     finally:
         shutil.rmtree(settings.folder, ignore_errors=True)
 
@@ -93,8 +99,8 @@ def _detach(log: Path) -> None:
 
 
 async def _serve(
-    settings: Settings,
-    cards: tuple[Card, ...],
+    settings: SoftgpuSettings,
+    gpus: tuple[SoftGpu, ...],
     listeners: list[socket.socket],
     control: socket.socket,
     watched: int | None,
@@ -108,13 +114,13 @@ async def _serve(
     compiler = CompileService(settings.cache, timed=settings.speed > 0)
     compiler.warm_up()
     managed = [
-        Management(card, account, Activity(settings.speed))
-        for card, account in zip(cards, accounts(settings, cards), strict=True)
+        Management(gpu, account, Activity(settings.speed))
+        for gpu, account in zip(gpus, accounts(settings, gpus), strict=True)
     ]
-    orders = Orders()
+    checkpoints = CheckpointRelay()
     tasks = [
-        asyncio.create_task(CardServer(card, compiler, orders).serve(listener))
-        for card, listener in zip(managed, listeners, strict=True)
+        asyncio.create_task(SoftGpuServer(gpu, compiler, checkpoints).serve(listener))
+        for gpu, listener in zip(managed, listeners, strict=True)
     ]
     tasks.append(asyncio.create_task(Control(managed).serve(control)))
     tasks.append(asyncio.create_task(sample_all(managed)))

@@ -1,9 +1,9 @@
-"""What the driver library and the daemon say to each other: mirrors `native/softgpu/wire.h`."""
+"""The protocol between the driver library and the daemon: mirrors `native/softgpu/wire.h`."""
 
 import struct
 from enum import IntEnum
 
-from milligpu.softgpu.account import Account
+from milligpu.softgpu.account import SoftGpuMemory
 
 VERSION = 2
 REQUEST = struct.Struct("<II")
@@ -12,17 +12,17 @@ AMOUNT = struct.Struct("<Q")
 MEMORY = struct.Struct("<QQ")
 HELLO = struct.Struct("<I")
 SLOT = struct.Struct("<I")
-ORDER = struct.Struct("<iI")
+CHECKPOINT = struct.Struct("<iI")
 XID = struct.Struct("<I")
 DEVICE = struct.Struct("<64s16sQ12I")
 assert DEVICE.size == 136  # mirrored by a static assertion in wire.h
 
-# The largest PTX module we read: some hundred times what compilers make of one source file.
+# The largest PTX module we read: about a hundred times what compilers make of one source file.
 LARGEST_BODY = 256 << 20
 
 
-class Kind(IntEnum):
-    """What is asked."""
+class DriverMessage(IntEnum):
+    """The kind of a request."""
 
     HELLO = 1
     RESERVE = 2
@@ -32,12 +32,12 @@ class Kind(IntEnum):
     CONTEXT_CLOSE = 6
     COMPILE = 7
     XID = 8
-    ATTEND = 9
-    ORDER = 10
+    CHECKPOINT_CLIENT = 9
+    CHECKPOINT_REQUEST = 10
 
 
-class Status(IntEnum):
-    """The answers, which are the driver API's own error codes."""
+class DriverStatus(IntEnum):
+    """The status of a reply, in the driver API's own error codes."""
 
     SUCCESS = 0
     INVALID_VALUE = 1
@@ -52,8 +52,8 @@ class Status(IntEnum):
     UNSUPPORTED_PTX_VERSION = 222
 
 
-def device(account: Account) -> bytes:
-    """A card as the library needs to know it."""
+def device(account: SoftGpuMemory) -> bytes:
+    """Encode a GPU's fixed properties, as the reply to HELLO."""
     model = account.model
     return DEVICE.pack(
         model.name.encode(),

@@ -1,4 +1,4 @@
-"""Faults on request: what can befall a card, and what management tools then see of it. Pure."""
+"""Fault injection: the faults that a GPU can have, and what NVML then shows. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,19 +8,19 @@ from milligpu.model.errors import BadRequest
 from milligpu.model.units import parse_whole
 from milligpu.model.xid import APPLICATION_XIDS
 
-# Numbers in NVIDIA's list end far below; NVML says 999 for one that it does not know.
+# NVIDIA's list ends far below this; NVML reports 999 for an unknown error.
 XID_MAX = 999
 ECC_MAX = 1_000_000
-# Beyond this no sensor reads.
+# The highest temperature that the sensors can report.
 CELSIUS_MAX = 127
 
 XID_ECC, XID_LOST = 48, 79
-# The kinds of event that NVML tells apart, as it numbers them.
-EVENT_LOOK, EVENT_ECC, EVENT_XID = 0, 2, 8
+# NVML's numbers for kinds of events; 0 is ours: clients check whether the GPU is lost.
+EVENT_CHECK, EVENT_ECC, EVENT_XID = 0, 2, 8
 
 
-class Throttle(StrEnum):
-    """Why clocks are held down, as a person says it."""
+class InjectedThrottle(StrEnum):
+    """Why clocks are reduced, in the words of `milligpu softgpu fault --throttle`."""
 
     POWER = "power"
     THERMAL = "thermal"
@@ -28,24 +28,28 @@ class Throttle(StrEnum):
 
 
 IDLE = 0x1
-REASONS = {Throttle.POWER: 0x4, Throttle.THERMAL: 0x8 | 0x20 | 0x40, Throttle.POWER_BRAKE: 0x8 | 0x80}
+REASONS = {
+    InjectedThrottle.POWER: 0x4,
+    InjectedThrottle.THERMAL: 0x8 | 0x20 | 0x40,
+    InjectedThrottle.POWER_BRAKE: 0x8 | 0x80,
+}
 """NVML's bits: software power cap; hardware slowdown with its thermal or power-brake reason, software thermal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What to do to a card; several at once are possible, and `clear` comes first."""
+    """The faults to inject into one GPU; several may be combined, and `clear` is applied first."""
 
     clear: bool = False
     xid: int | None = None
     ecc: int | None = None
     temperature: int | None = None
-    throttle: Throttle | None = None
+    throttle: InjectedThrottle | None = None
     lost: bool = False
 
 
 def parse_fault(raw: Mapping[str, object]) -> Fault:
-    """Read a request, from the command line or from the control socket."""
+    """Parse a request from the command line or the control socket."""
     unknown = raw.keys() - Fault.__dataclass_fields__.keys()
     if unknown:
         raise BadRequest("fault", sorted(unknown), "one of " + ", ".join(Fault.__dataclass_fields__))
@@ -58,7 +62,7 @@ def parse_fault(raw: Mapping[str, object]) -> Fault:
         lost=raw.get("lost") is True,
     )
     if fault == Fault():
-        raise BadRequest("fault", "nothing", "at least one of " + ", ".join(Fault.__dataclass_fields__))
+        raise BadRequest("fault", None, "at least one of " + ", ".join(Fault.__dataclass_fields__))
     return fault
 
 
@@ -66,34 +70,34 @@ def _whole(name: str, value: object, low: int, high: int) -> int | None:
     return None if value is None else parse_whole(name, value, low, high)
 
 
-def _throttle(value: object) -> Throttle | None:
+def _throttle(value: object) -> InjectedThrottle | None:
     if value is None:
         return None
     try:
-        return Throttle(str(value))
+        return InjectedThrottle(str(value))
     except ValueError:
-        raise BadRequest("throttle", value, "one of " + ", ".join(Throttle)) from None
+        raise BadRequest("throttle", value, "one of " + ", ".join(InjectedThrottle)) from None
 
 
 @dataclass(slots=True)
-class Condition:
-    """What has befallen one card so far."""
+class FaultState:
+    """The faults that one GPU has now."""
 
     temperature: int | None = None
-    throttle: Throttle | None = None
+    throttle: InjectedThrottle | None = None
     lost: bool = False
     reset_needed: bool = False
-    """After an error that is the card's own; NVML has a field for it."""
+    """Set by an error of the GPU itself, not of an application; NVML has a field for it."""
     ecc_volatile: list[int] = field(default_factory=lambda: [0, 0])
-    """Corrected and uncorrected, since the last reset."""
+    """Corrected and uncorrected errors since the last reset."""
     ecc_aggregate: list[int] = field(default_factory=lambda: [0, 0])
-    """And in all its life."""
+    """Corrected and uncorrected errors over the GPU's lifetime."""
 
     def apply(self, fault: Fault) -> list[tuple[int, int]]:
-        """Change, and say which events that raises: their kinds and data."""
+        """Apply a fault and return the events that it raises, as pairs of kind and data."""
         events: list[tuple[int, int]] = []
         if fault.clear:
-            events += [(EVENT_LOOK, 0)] if self.lost else []
+            events += [(EVENT_CHECK, 0)] if self.lost else []
             self.temperature, self.throttle, self.ecc_volatile = None, None, [0, 0]
             self.lost = self.reset_needed = False
         if fault.temperature is not None:
@@ -108,7 +112,7 @@ class Condition:
             events.append((EVENT_XID, fault.xid))
         if fault.lost:
             self.lost = True
-            events += [(EVENT_XID, XID_LOST), (EVENT_LOOK, 0)]
+            events += [(EVENT_XID, XID_LOST), (EVENT_CHECK, 0)]
         if any(kind == EVENT_XID and data not in APPLICATION_XIDS for kind, data in events):
             self.reset_needed = True
         return events

@@ -1,21 +1,21 @@
-"""Requests and replies on a card's socket: a header and a body, and with some replies a file descriptor."""
+"""Requests and replies on a GPU's socket: a header and a body, and with some replies a file descriptor."""
 
 import asyncio
 import socket
 
-from milligpu.softgpu import wire
+from milligpu.softgpu import driver_wire
 
 
 async def receive_request(connection: socket.socket) -> tuple[int, bytes]:
-    """The next request's kind and body; EOFError when there is none, or one that nobody sends in earnest."""
-    kind, size = wire.REQUEST.unpack(await receive(connection, wire.REQUEST.size))
-    if size > wire.LARGEST_BODY:
+    """Read the next request's kind and body; EOFError at the end of the stream or if the body is too large."""
+    kind, size = driver_wire.REQUEST.unpack(await receive(connection, driver_wire.REQUEST.size))
+    if size > driver_wire.LARGEST_BODY:
         raise EOFError
     return kind, await receive(connection, size)
 
 
 async def receive(connection: socket.socket, size: int) -> bytes:
-    """So many bytes."""
+    """Read exactly `size` bytes; EOFError if the stream ends before."""
     loop = asyncio.get_running_loop()
     parts: list[bytes] = []
     while size:
@@ -28,10 +28,9 @@ async def receive(connection: socket.socket, size: int) -> bytes:
 
 
 async def reply(connection: socket.socket, status: int, body: bytes, descriptor: int = -1) -> None:
-    """Answer a request."""
-    header = wire.REPLY.pack(status, len(body))
+    header = driver_wire.REPLY.pack(status, len(body))
     if descriptor >= 0:
-        # Eight bytes to a client that waits for them: they always fit.
+        # Eight bytes always fit into the socket of a client that waits for a reply.
         socket.send_fds(connection, [header], [descriptor])
         header = b""
     await asyncio.get_running_loop().sock_sendall(connection, header + body)

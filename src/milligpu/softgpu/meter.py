@@ -1,8 +1,7 @@
-"""What a card's sensors show, from the time its engines really worked. Pure: whoever samples brings the clock.
+"""The sensors of a GPU, derived from the time its engines really worked. Pure: the caller passes the time.
 
-The model behind temperature and power is simple: power goes from the model's idle to its limit with the
-utilisation; the temperature that this power leads to is approached exponentially, as a body of one heat capacity
-would.
+The model of power and temperature is simple. Power rises linearly with utilization, from the model's idle power to
+its limit. The temperature approaches the value for that power exponentially, like a body with one heat capacity.
 """
 
 import math
@@ -10,20 +9,20 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from milligpu.softgpu.models import Model
+from milligpu.softgpu.models import GpuModel
 
 SECOND = 1_000_000_000
-# Utilisation is that of the last second, as on most cards.
+# Utilization is averaged over the last second, as on most GPUs.
 WINDOW = SECOND
-# Heat sinks of servers take some twenty seconds to follow.
+# Heat sinks in servers need about twenty seconds to warm up.
 WARMING_SECONDS = 20.0
-# As many processes as NVML's accounting remembers, here and in native/softnvml/state.c.
+# NVML's accounting remembers this many processes, here and in native/softnvml/state.c.
 ACCOUNTS_MAX = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a context did so far: nanoseconds of the engines, bytes to and from the card."""
+    """What a context has done so far: nanoseconds of the engines, bytes to and from the GPU."""
 
     busy: int = 0
     copying: int = 0
@@ -31,7 +30,7 @@ class Work:
     sent: int = 0
 
     def since(self, before: "Work") -> "Work":
-        """What came on top; a counter that went back belongs to a new context in an old one's place."""
+        """The work since `before`; a counter that decreased belongs to a new context in a reused slot."""
         if self.busy < before.busy or self.copying < before.copying:
             return self
         return Work(
@@ -42,7 +41,6 @@ class Work:
         )
 
     def plus(self, other: "Work") -> "Work":
-        """Both together."""
         return Work(
             self.busy + other.busy,
             self.copying + other.copying,
@@ -53,7 +51,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Whose work it is: a slot of the card and the process in it."""
+    """A context: its slot on the GPU's activity page and its process."""
 
     slot: int
     pid: int
@@ -61,7 +59,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A second's average: parts of one, and bytes per second."""
+    """Averages over the last second: fractions of 1, and bytes per second."""
 
     busy: float
     copying: float
@@ -70,8 +68,8 @@ class Load:
 
 
 @dataclass(slots=True)
-class Life:
-    """What one process used, for NVML's accounting; times are in nanoseconds."""
+class AccountedProcess:
+    """What one process has used, for NVML's accounting; times are in nanoseconds."""
 
     start: int
     end: int | None = None
@@ -98,16 +96,16 @@ class _Span:
 
 
 @dataclass(slots=True)
-class Meter:
-    """One card's sensors."""
+class SensorModel:
+    """The sensors of one GPU."""
 
-    model: Model
+    model: GpuModel
     now: int
     power_limit: int = 0
     celsius: float = 0.0
     millijoules: float = 0.0
     accounting: bool = False
-    lives: dict[int, Life] = field(default_factory=dict[int, Life])
+    accounted: dict[int, AccountedProcess] = field(default_factory=dict[int, AccountedProcess])
     known: Mapping[Context, Work] = field(default_factory=dict[Context, Work])
     _spans: deque[_Span] = field(default_factory=deque[_Span])
 
@@ -116,7 +114,7 @@ class Meter:
         self.celsius = float(self.model.heat.idle)
 
     def sample(self, now: int, work: Mapping[Context, Work], memory: Mapping[int, int]) -> None:
-        """Take the counters of all contexts, and the memory of each process, as they are at `now`."""
+        """Record the counters of all contexts and the memory of each process at `now`."""
         if now <= self.now:
             return
         done: dict[int, Work] = {}
@@ -132,17 +130,17 @@ class Meter:
             self._spans.popleft()
 
     def load(self) -> Load:
-        """Of the whole card, over the last second."""
+        """The load of the whole GPU over the last second."""
         return self._average([(span, span.total) for span in self._spans])
 
     def loads(self, newer: int) -> dict[int, Load]:
-        """Of each process that did something after `newer`."""
+        """The load of each process that worked after `newer`."""
         spans = [span for span in self._spans if span.end > newer]
         pids = {pid for span in spans for pid, work in span.work.items() if work.busy or work.copying}
         return {pid: self._average([(span, span.work.get(pid, Work())) for span in spans]) for pid in sorted(pids)}
 
     def power(self, busy: float) -> int:
-        """Milliwatts at this utilisation."""
+        """Milliwatts at this utilization."""
         power = self.model.power
         return round(power.idle + (min(self.power_limit, power.default) - power.idle) * busy)
 
@@ -170,14 +168,14 @@ class Meter:
         if not self.accounting:
             return
         for pid, held in memory.items():
-            if pid not in self.lives or self.lives[pid].end is not None:
-                self.lives.pop(pid, None)
-                self.lives[pid] = Life(span.start)
-            life = self.lives[pid]
-            life.work = life.work.plus(span.work.get(pid, Work()))
-            life.most_memory = max(life.most_memory, held)
-        for pid, life in self.lives.items():
-            if pid not in memory and life.end is None:
-                life.end = span.end
-        while len(self.lives) > ACCOUNTS_MAX:
-            del self.lives[next(iter(self.lives))]
+            if pid not in self.accounted or self.accounted[pid].end is not None:
+                self.accounted.pop(pid, None)
+                self.accounted[pid] = AccountedProcess(span.start)
+            process = self.accounted[pid]
+            process.work = process.work.plus(span.work.get(pid, Work()))
+            process.most_memory = max(process.most_memory, held)
+        for pid, process in self.accounted.items():
+            if pid not in memory and process.end is None:
+                process.end = span.end
+        while len(self.accounted) > ACCOUNTS_MAX:
+            del self.accounted[next(iter(self.accounted))]

@@ -1,4 +1,4 @@
-"""Device models: what a card says about itself. They are data (`models.toml`): adding one needs no code."""
+"""GPU models: what a GPU reports about itself. A new model is an entry in `models.toml` and needs no code."""
 
 import tomllib
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Any
 
 from milligpu.model.errors import BadRequest
 
-# Compute capability 8.6: tensor-core shapes and bf16, and every current compiler still targets it.
+# Compute capability 8.6 has tensor cores and bf16, and every current compiler still targets it.
 DEFAULT_MODEL = "A10"
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Milliwatts: at rest, as delivered, and between which the limit may be set."""
+    """Milliwatts: idle, the default limit, and the range in which the limit may be set."""
 
     idle: int
     default: int
@@ -24,7 +24,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Degrees Celsius: at rest, under full load, where clocks slow down, where the card shuts down."""
+    """Degrees Celsius: idle, under full load, where clocks slow down, where the GPU shuts down."""
 
     idle: int
     load: int
@@ -34,7 +34,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Nvlink:
-    """How many links a card has, of which generation, and whether a switch joins more than four cards."""
+    """Number and generation of a GPU's links, and whether switches join more than four GPUs."""
 
     links: int
     version: int
@@ -42,8 +42,8 @@ class Nvlink:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """One kind of card. Sizes are in bytes, clocks in kHz, as the driver API reports them."""
+class GpuModel:
+    """One model of GPU. Sizes are in bytes, clocks in kHz, as the driver API reports them."""
 
     key: str
     source: str
@@ -73,15 +73,15 @@ class Model:
 
 
 @cache
-def models() -> dict[str, Model]:
-    """All models by name."""
+def models() -> dict[str, GpuModel]:
+    """All models by key."""
     text = resources.files("milligpu.softgpu").joinpath("models.toml").read_text()
     return {key: _model(key, entry) for key, entry in tomllib.loads(text).items()}
 
 
-def _model(key: str, entry: dict[str, Any]) -> Model:
+def _model(key: str, entry: dict[str, Any]) -> GpuModel:
     shared, nvlink = entry["shared-kib"], entry.get("nvlink")
-    return Model(
+    return GpuModel(
         key=key,
         source=entry["source"],
         name=entry["name"],
@@ -110,8 +110,8 @@ def _model(key: str, entry: dict[str, Any]) -> Model:
     )
 
 
-def find_model(name: str) -> Model:
-    """The model of this name, whatever its case; a beginning that only one model has will do."""
+def find_model(name: str) -> GpuModel:
+    """Find a model by name, ignoring case; a prefix that only one model has is enough."""
     wanted = name.lower()
     near = [model for key, model in models().items() if wanted and key.lower().startswith(wanted)]
     for model in near:

@@ -1,4 +1,4 @@
-"""What the management library and the daemon say to each other: mirrors `native/softnvml/watch.h`."""
+"""The protocol between the management library and the daemon: mirrors `native/softnvml/watch.h`."""
 
 import ctypes
 from enum import IntEnum
@@ -8,8 +8,8 @@ LINKS, SWITCH = 18, 0xFFFF
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
-class Kind(IntEnum):
-    """What is asked."""
+class NvmlMessage(IntEnum):
+    """The kind of a request."""
 
     FACTS = 64
     READING = 65
@@ -20,8 +20,8 @@ class Kind(IntEnum):
     ACCOUNTING = 70
 
 
-class Answer(IntEnum):
-    """NVML's own codes."""
+class NvmlStatus(IntEnum):
+    """The status of a reply, in NVML's own codes."""
 
     SUCCESS = 0
     INVALID_ARGUMENT = 2
@@ -30,8 +30,8 @@ class Answer(IntEnum):
     GPU_IS_LOST = 15
 
 
-class Setting(IntEnum):
-    """What can be set."""
+class NvmlSetting(IntEnum):
+    """A property that NVML can set."""
 
     PERSISTENCE = 1
     POWER_LIMIT = 2
@@ -40,8 +40,8 @@ class Setting(IntEnum):
     CLEAR_ECC = 5
 
 
-class Facts(ctypes.LittleEndianStructure):
-    """What never changes."""
+class WireFacts(ctypes.LittleEndianStructure):
+    """Properties of a GPU that never change."""
 
     _fields_ = (
         [("name", ctypes.c_char * 96), ("uuid", ctypes.c_char * 48)]
@@ -56,55 +56,56 @@ class Facts(ctypes.LittleEndianStructure):
     )
 
 
-class Reading(ctypes.LittleEndianStructure):
-    """How a card stands now."""
+class WireReading(ctypes.LittleEndianStructure):
+    """The current state of a GPU."""
 
     _fields_ = (
         [(name, _U64) for name in ("microseconds", "used", "energy", "reasons")]
         + [("ecc_volatile", _U64 * 2), ("ecc_aggregate", _U64 * 2)]
         + [(name, _U64) for name in ("slowed_power", "slowed_thermal")]
-        + [(name, _U32) for name in ("utilisation", "memory_utilisation", "temperature", "power", "power_limit")]
+        + [(name, _U32) for name in ("utilization", "memory_utilization", "temperature", "power", "power_limit")]
         + [(name, _U32) for name in ("clock_graphics", "clock_memory", "clock_video", "performance_state")]
         + [(name, _U32) for name in ("pcie_sent", "pcie_received", "persistence", "accounting", "recovery")]
     )
 
 
-class Process(ctypes.LittleEndianStructure):
-    """A process with a context on the card."""
+class WireProcess(ctypes.LittleEndianStructure):
+    """A process that holds memory of the GPU."""
 
     _fields_ = [("pid", _U32), ("reserved", _U32), ("memory", _U64)]
 
 
-class Sample(ctypes.LittleEndianStructure):
-    """A process's part of the card's time."""
+class WireSample(ctypes.LittleEndianStructure):
+    """A process's utilization of the GPU."""
 
     _fields_ = [
         ("microseconds", _U64),
         ("pid", _U32),
-        ("utilisation", _U32),
-        ("memory_utilisation", _U32),
+        ("utilization", _U32),
+        ("memory_utilization", _U32),
         ("reserved", _U32),
     ]
 
 
-class Event(ctypes.LittleEndianStructure):
-    """Something happened; type 0 says: look whether the card is lost."""
+class WireEvent(ctypes.LittleEndianStructure):
+    """An event. Type 0 is not NVML's: it makes the library check whether the GPU is lost."""
 
     _fields_ = [("type", _U64), ("data", _U64)]
 
 
-class Change(ctypes.LittleEndianStructure):
-    """A setting and its new value."""
-
+class WireSetting(ctypes.LittleEndianStructure):
     _fields_ = [("what", _U32), ("value", _U32)]
 
 
-class Accounted(ctypes.LittleEndianStructure):
-    """What a process used in all its life."""
+class WireAccounting(ctypes.LittleEndianStructure):
+    """What a process has used over its lifetime."""
 
     _fields_ = [(name, _U64) for name in ("most_memory", "milliseconds", "start")] + [
-        (name, _U32) for name in ("pid", "utilisation", "memory_utilisation", "running")
+        (name, _U32) for name in ("pid", "utilization", "memory_utilization", "running")
     ]
 
 
-assert (ctypes.sizeof(Facts), ctypes.sizeof(Reading)) == (440, 136)  # and so does watch.h
+assert (ctypes.sizeof(WireFacts), ctypes.sizeof(WireReading)) == (
+    440,
+    136,
+)  # mirrored by static assertions in watch.h

@@ -1,4 +1,4 @@
-"""Starting and finding daemons, and what a client needs in its environment."""
+"""Start, find and stop daemons, and make the environment that a client needs."""
 
 import json
 import os
@@ -18,39 +18,39 @@ from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.native import library
 from milligpu.softgpu.names import CONTROL, PID_FILE, SOCKET_VARIABLE
 
-# A daemon that was told to end closes sockets and removes a folder: far less than this.
+# A daemon only has to close its sockets and remove its directory, which takes far less than this.
 _END_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where things are on this machine."""
+class SoftgpuPaths:
+    """Directories for software GPUs on this machine."""
 
     folder: Path
-    """Of the cards that `up` starts."""
+    """Sockets of the GPUs that `milligpu softgpu up` starts."""
     cache: Path
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> "Places":
-        """By the usual variables; a folder of our own below /tmp where there is no runtime folder."""
+    def from_env(cls, env: Mapping[str, str]) -> "SoftgpuPaths":
+        """Read the XDG variables; without a runtime directory, use one below /tmp."""
         runtime = env.get("XDG_RUNTIME_DIR") or f"/tmp/milligpu-{os.getuid()}"
         cache = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME", "/tmp"), ".cache"))
         return cls(Path(runtime, "milligpu", "softgpu"), Path(cache, "milligpu", "softgpu"))
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
-    """What cards to start."""
+class SoftgpuSpec:
+    """Which GPUs to start."""
 
     devices: int | None
     model: str
     memory: int | None
     speed: float = 0.0
-    """Of modelled time, as a multiple of the card's own; 0 is real time."""
+    """Speed of modeled time, as a multiple of the modeled GPU's speed; 0 is real time."""
 
 
 def is_running(folder: Path) -> bool:
-    """Whether somebody answers there; what a daemon that was killed left behind does not count."""
+    """Whether a daemon answers there; leftover files of a killed daemon do not count."""
     try:
         read_state(folder)
     except Unavailable:
@@ -58,8 +58,8 @@ def is_running(folder: Path) -> bool:
     return True
 
 
-def start_daemon(folder: Path, cache: Path, fleet: Fleet, *, watch: int | None = None) -> None:
-    """Start the cards and return when they can be used; with `watch` they end with that process."""
+def start_daemon(folder: Path, cache: Path, fleet: SoftgpuSpec, *, watch: int | None = None) -> None:
+    """Start the GPUs and return when they can be used; with `watch` they end with that process."""
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "milligpu.softgpu.daemon", str(folder), "--cache", str(cache)]
     command += ["--model", fleet.model]
@@ -74,16 +74,16 @@ def start_daemon(folder: Path, cache: Path, fleet: Fleet, *, watch: int | None =
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
-        reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
-        raise Unavailable(f"the software GPU did not start: {reason}", hint="pip install 'milligpu[softgpu]'")
+        reason = (done.stderr.strip() or "no error message").splitlines()[-1]
+        raise Unavailable(f"could not start the software GPUs: {reason}", hint="pip install 'milligpu[softgpu]'")
 
 
 def client_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """What makes a program find our driver library and the cards in `folder`.
+    """The variables with which a program finds our driver library and the GPUs in `folder`.
 
-    Behind everything else comes what this Python has of the CUDA toolkit as wheels: programs that compile CUDA C
-    look for NVRTC on the same path and for its headers below CUDA_PATH, and a machine without a GPU rarely has
-    either.
+    Programs that compile CUDA C look for NVRTC in LD_LIBRARY_PATH and for its headers below CUDA_PATH. A machine
+    without a GPU rarely has either, so parts of the CUDA toolkit that this Python has as wheels are added at the
+    end.
     """
     packages = Path(sysconfig.get_path("purelib"), "nvidia")
     paths = [str(library("softgpu/libcuda.so.1").parent), env.get("LD_LIBRARY_PATH", "")]
@@ -95,12 +95,12 @@ def client_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_state(folder: Path) -> list[dict[str, Any]]:
-    """How the cards in `folder` stand."""
+    """Read the state of the GPUs in `folder`."""
     return _ask(folder, b"")
 
 
 def inject_fault(folder: Path, gpu: str, fault: Mapping[str, object]) -> None:
-    """Let something befall a card, by its number or UUID."""
+    """Inject a fault into a GPU, given by index or UUID."""
     answer: dict[str, Any] = _ask(folder, json.dumps({"gpu": gpu, **fault}).encode())
     if "error" in answer:
         raise BadRequest(*answer["error"])
@@ -116,26 +116,29 @@ def _ask(folder: Path, request: bytes) -> Any:
             while part := connection.recv(1 << 16):
                 parts.append(part)
     except OSError:
-        raise Unavailable(f"no software GPU in {folder}", hint="start one with: milligpu softgpu up") from None
+        raise Unavailable(
+            f"no software GPUs are running in {folder}", hint="start them with: milligpu softgpu up"
+        ) from None
     return json.loads(b"".join(parts))
 
 
 def stop_daemon(folder: Path) -> None:
-    """End the cards in `folder`; clients see a card that no longer answers.
+    """Stop the GPUs in `folder`; their clients' calls then fail.
 
-    Only a daemon that answers is signalled: the number that a dead one left may by now be another process's.
+    Only a daemon that answers gets a signal, because the PID that a dead one left behind may belong to another
+    process.
     """
     if not is_running(folder):
         found = folder.exists()
         shutil.rmtree(folder, ignore_errors=True)
         if not found:
-            raise Unavailable(f"no software GPU in {folder}")
+            raise Unavailable(f"no software GPUs are running in {folder}")
         return
     pid = int((folder / PID_FILE).read_text())
     watched = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(watched, signal.SIGTERM)
         if not select.select([watched], [], [], _END_SECONDS)[0]:
-            raise Unavailable(f"the software GPU (process {pid}) does not end", hint=f"kill -9 {pid}")
+            raise Unavailable(f"the software GPU daemon (process {pid}) does not stop", hint=f"kill -9 {pid}")
     finally:
         os.close(watched)

@@ -1,7 +1,7 @@
 """The arbiter, which hands the lease of each GPU around among its tenants; its loop is native (`native/lease`).
 
-A tenant's limits page is its configuration: whoever changes it in place is heard within a heartbeat. What is left
-for calls is who there is, and what became of the time.
+A tenant's limits page is its configuration: the arbiter reads a page that was changed in place within a heartbeat.
+Calls only add and remove tenants, and read how the time was used.
 """
 
 import ctypes
@@ -37,24 +37,24 @@ assert ctypes.sizeof(_Totals) == 24
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseAccount:
+class LeaseUse:
     """What a tenant had of one GPU since it was added."""
 
     charged_ns: int
     """GPU time for which it held the lease, and its work that went on after the lease."""
     waited_ns: int
-    """Time in which it wanted the GPU and did not have it."""
+    """Time in which it wanted the lease and did not have it."""
     throttled_ns: int
-    """Of that: because of its own limit."""
+    """The part of the waiting time that its own limit caused."""
     wanting: int
     """How many of its processes want the GPU or use it now."""
     holding: bool
     suspect: bool
-    """It kept the GPU past its deadline and has said nothing since; it gets none until it does."""
+    """Whether it kept the GPU past its deadline and is silent since; it gets no turn until it answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArbiterTotals:
+class ArbiterCost:
     """What arbitration cost so far."""
 
     cpu_ns: int
@@ -72,7 +72,7 @@ class Arbiter:
             raise Unavailable(f"no arbiter: {os.strerror(ctypes.get_errno())}")
 
     def add(self, folder: Path) -> int:
-        """Arbitrate for the tenant of this folder from now on; its limits page must be there. Its number."""
+        """Add the tenant of this directory, which must have a limits page; return the tenant's number."""
         number = self._native.arbiter_add(self._open(), os.fsencode(folder))
         if number == -errno.ENOSPC:
             raise Unavailable("too many tenants on one GPU, or on this machine")
@@ -83,29 +83,29 @@ class Arbiter:
         return number
 
     def remove(self, tenant: int) -> None:
-        """End its leases and its connections."""
+        """Remove a tenant: end its leases and connections."""
         if self._native.arbiter_remove(self._open(), tenant) < 0:
             raise BadRequest("tenant", tenant, "one that was added and not removed")
 
-    def accounts(self, tenant: int) -> tuple[LeaseAccount, ...]:
-        """Its GPUs, in the order of its limits page."""
+    def accounts(self, tenant: int) -> tuple[LeaseUse, ...]:
+        """Return a tenant's use of its GPUs, in the order of its limits page."""
         found = (_Account * PAGE_GPUS)()
         count = self._native.arbiter_read(self._open(), tenant, found)
         if count < 0:
             raise BadRequest("tenant", tenant, "one that was added and not removed")
         return tuple(
-            LeaseAccount(one.charged, one.waited, one.throttled, one.wanting, bool(one.holding), bool(one.suspect))
+            LeaseUse(one.charged, one.waited, one.throttled, one.wanting, bool(one.holding), bool(one.suspect))
             for one in found[:count]
         )
 
-    def totals(self) -> ArbiterTotals:
+    def totals(self) -> ArbiterCost:
         """What arbitration cost so far."""
         totals = _Totals()
         self._native.arbiter_read_totals(self._open(), ctypes.byref(totals))
-        return ArbiterTotals(totals.cpu_ns, totals.turns, totals.messages)
+        return ArbiterCost(totals.cpu_ns, totals.turns, totals.messages)
 
     def close(self) -> None:
-        """End the thread. Tenants go on in their fixed slots until another arbiter comes."""
+        """End the thread. Tenants go on in their time slots until another arbiter starts."""
         if self._handle:
             self._native.arbiter_stop(self._handle)
         self._handle = None

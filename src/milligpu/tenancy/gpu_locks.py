@@ -1,6 +1,7 @@
-"""One agent per GPU: whoever shares a card out holds a lock that all users of the machine see.
+"""GPU locks: a service locks each GPU that it shares, in a directory that all users of the machine can write.
 
-Two agents on one card would grant it twice, so the second one is refused. The kernel drops a lock with its holder.
+Two services on one GPU would grant it twice, so the second one is refused. The kernel drops a lock when its process
+ends.
 """
 
 import fcntl
@@ -12,20 +13,20 @@ from pathlib import Path
 from milligpu.model.errors import Unavailable
 
 MACHINE = Path("/dev/shm/milligpu")
-"""Of the cards that all users of a machine see; every Linux lets everybody write there."""
-# Everybody makes files here, nobody removes another's.
+"""The directory of the locks; on every Linux all users can write here."""
+# All users can create files here, but cannot delete those of others.
 _SHARED = 0o1777
 
 
-class Claims:
-    """The cards that this agent shares out."""
+class GpuLocks:
+    """The GPUs that this process has locked."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._locks: dict[str, int] = {}
 
     def hold(self, uuids: Collection[str]) -> None:
-        """Have exactly these from now on, or none of the new ones and Unavailable."""
+        """Lock exactly these GPUs; if one is taken, lock none of the new ones and raise `Unavailable`."""
         for uuid in self._locks.keys() - set(uuids):
             os.close(self._locks.pop(uuid))
         taken: dict[str, int] = {}
@@ -48,14 +49,14 @@ def _lock(folder: Path, uuid: str) -> int:
         holder = _holder(os.fstat(lock).st_ino)
         os.close(lock)
         raise Unavailable(
-            f"{uuid} is shared out by another agent on this machine{holder}",
-            hint="one agent for everybody: milligpu agent --local, as root",
+            f"{uuid} is already managed by another agent{holder}",
+            hint="for several users, run one agent as root: milligpu agent --local",
         ) from None
     return lock
 
 
 def _open(folder: Path, uuid: str) -> int:
-    """The lock's file; the kernel refuses O_CREAT for one of another user's in such a folder, so first without."""
+    """Open the lock's file; the kernel refuses O_CREAT for another user's file here, so first without it."""
     path = folder / uuid
     try:
         if not folder.exists():
@@ -65,11 +66,11 @@ def _open(folder: Path, uuid: str) -> int:
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CREAT, 0o444)
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", hint="agents lock the cards they share out there") from None
+        raise Unavailable(f"{path}: {error.strerror}", hint="GPU locks are kept in this directory") from None
 
 
 def _holder(inode: int) -> str:
-    """Who has it, as far as the kernel says."""
+    """Name the process that has the lock, if the kernel knows it."""
     with suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()

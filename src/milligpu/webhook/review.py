@@ -1,7 +1,8 @@
 """The admission webhook: an AdmissionReview in, an AdmissionReview out, both as bytes.
 
-A pod is brought into its normal form by a JSON Patch, or refused with a message that says how to write it. Objects
-that make pods are only looked at: whoever applies a Deployment should not have to look for the refusal of its pods.
+A JSON Patch brings a pod into its normal form, or the pod is refused with a message that says how to write it.
+Objects that create pods, such as Deployments, are checked, so that `kubectl apply` shows mistakes. They are changed
+only where the API server would refuse them: a class's resource (`gpu-gold`) is replaced. Classes are checked, too.
 """
 
 import base64
@@ -10,11 +11,14 @@ from typing import Any
 
 import msgspec
 
-from milligpu import dialects
-from milligpu.dialects.normal import Form, hide_from_new, normalise
-from milligpu.dialects.patch import patch
-from milligpu.dialects.templates import PATHS, pod_of
+from milligpu.dialects.class_templates import replace_class_resources
+from milligpu.dialects.normal import NormalForm, hide_gpus_from_debug_containers, normalize
+from milligpu.dialects.patch import json_patch
+from milligpu.dialects.pod import annotations, section
+from milligpu.dialects.templates import PATHS, pod_of_template
+from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
+from milligpu.model.gpu_class import NO_CLASSES, GpuClasses, parse_class
 
 # The API server refuses objects above 3 MiB, and a review of an update holds two.
 BODY_MAX = 8 * 1024 * 1024
@@ -44,14 +48,24 @@ _decoder = msgspec.json.Decoder(_Review)
 _objects = msgspec.json.Decoder(dict[str, Any])
 
 
-class Webhook:
-    """Answers reviews. `form` is asked each time: cards come and go."""
+class UnknownClass(BadRequest):
+    """The review is about a class that is not known, or not yet."""
 
-    def __init__(self, form: Callable[[], Form]) -> None:
+
+class PodReviewer:
+    """Answers reviews; `form` and `classes` are called for each, because the cluster changes."""
+
+    def __init__(
+        self, form: Callable[[], NormalForm], classes: Callable[[], GpuClasses] = lambda: NO_CLASSES
+    ) -> None:
         self._form = form
+        self._classes = classes
 
-    def review(self, body: bytes) -> bytes:
-        """Answer one review; a body that is none is a BadFormat."""
+    def review(self, body: bytes, *, final: bool = True) -> bytes:
+        """Answer one review. Raises `BadFormat` for a body that is no AdmissionReview.
+
+        Raises `UnknownClass` unless the answer is `final`: a class may be newer than what is known of the cluster.
+        """
         try:
             request = _decoder.decode(body).request
             found = _objects.decode(request.object)
@@ -59,25 +73,50 @@ class Webhook:
             raise BadFormat("AdmissionReview", str(error)) from None
         try:
             answer = self._answer(request, found)
+        except UnknownClass as error:
+            if not final:
+                raise
+            answer = _denied(error)
         except BadRequest as error:
             answer = _denied(error)
         response = {"uid": request.uid, **answer}
         return msgspec.json.encode({"apiVersion": _API, "kind": "AdmissionReview", "response": response})
 
     def _answer(self, request: _Request, found: dict[str, Any]) -> dict[str, Any]:
-        form = self._form()
+        form, kind = self._form(), request.kind.kind
+        before: dict[str, Any] = msgspec.json.decode(request.oldObject, type=dict[str, Any] | None) or {}
         if request.subResource == EPHEMERAL:
-            known: dict[str, Any] = msgspec.json.decode(request.oldObject, type=dict[str, Any] | None) or {}
-            return _patched(found, hide_from_new(found, known))
-        if request.kind.kind == "Pod":
-            return _patched(found, normalise(_placed(request.namespace, found), form))
-        if request.kind.kind in PATHS:
-            dialects.read(pod_of(request.kind.kind, found), form.settings)
+            return _patched(found, hide_gpus_from_debug_containers(found, before))
+        if kind == "Pod":
+            result = normalize(_placed(request.namespace, found), form)
+            self._check_class(result)
+            return _patched(found, result)
+        if kind in PATHS:
+            result = replace_class_resources(kind, found, before, form.settings)
+            self._check_class(pod_of_template(kind, result))
+            return _patched(found, result)
+        return self._gpu_class(found) if kind == "GpuClass" else {"allowed": True}
+
+    def _check_class(self, pod: dict[str, Any]) -> None:
+        name = annotations(pod).get(names.CLASS)
+        if name is not None:
+            try:
+                self._classes().check(names.CLASS, name)
+            except BadRequest as error:
+                raise UnknownClass(error.field, error.value, error.want, hint=error.hint) from None
+
+    def _gpu_class(self, found: dict[str, Any]) -> dict[str, Any]:
+        metadata, spec = section(found, "metadata"), section(found, "spec")
+        new = parse_class(metadata.get("name"), spec.get("requirements"), spec.get("fallback"))
+        classes = self._classes()
+        classes.refuse_cycle(new)
+        if new.fallback and new.fallback not in classes.names:
+            return {"allowed": True, "warnings": [f"spec.fallback: class {new.fallback} does not exist yet"]}
         return {"allowed": True}
 
 
 def _placed(namespace: str, found: dict[str, Any]) -> dict[str, Any]:
-    """A new pod may have no name yet; a controller's has a prefix, and whoever reads it needs some name."""
+    """Require a name or a prefix of one, which the dialects need; a controller's new pod has only a prefix."""
     metadata = found.get("metadata")
     if isinstance(metadata, dict) and not ("name" in metadata or "generateName" in metadata):
         raise BadRequest("metadata.name", None, f"the pod's name in {namespace or 'its namespace'}")
@@ -85,7 +124,7 @@ def _placed(namespace: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _patched(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    operations = list(patch(old, new))
+    operations = list(json_patch(old, new))
     if not operations:
         return {"allowed": True}
     text = base64.b64encode(msgspec.json.encode(operations)).decode()

@@ -1,8 +1,8 @@
-"""Serving the webhook: its certificate is made, trusted, used and replaced, in this order.
+"""Serves the webhook over HTTPS, with a certificate that is issued, trusted, used and replaced, in this order.
 
-The API server calls the webhook by configuration objects that name the authority to trust (`caBundle`). Every
-instance writes its own authority there, beside those that still hold, and looks after it: an admin who applies the
-configuration again takes it out. Reviewing changes nothing, so all instances do it, whoever leads.
+The webhook's configuration objects name the CAs that the API server trusts (`caBundle`). Every instance adds its
+own CA to those that have not expired, and checks it regularly: an admin who applies the configuration again removes
+it. Reviews change nothing in the cluster, so all instances serve them, not only the leader.
 """
 
 import asyncio
@@ -10,29 +10,33 @@ import base64
 import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import structlog
 
-from milligpu.dialects.normal import Form
-from milligpu.kube.api import Api
+from milligpu.dialects.normal import NormalForm
+from milligpu.http_server import HttpResponse, HttpRoutes, serving, text_response
+from milligpu.kube.api import ApiClient
+from milligpu.kube.watch import Followed
+from milligpu.manifests.webhook_configuration import CONFIGURATION, PATH
 from milligpu.model.errors import MilligpuError
 from milligpu.model.units import Mib
-from milligpu.scheduler.certificates import LIFETIME, Certificate, bundle, issue
-from milligpu.scheduler.server import Routes, serving
-from milligpu.scheduler.webhook import BODY_MAX, Webhook
-from milligpu.scheduler.webhook_objects import CONFIGURATION, PATH
+from milligpu.webhook.certificates import LIFETIME, Certificate, issue_certificate, trust_bundle
+from milligpu.webhook.known_classes import KnownClasses
+from milligpu.webhook.largest_gpu import LargestGpu
+from milligpu.webhook.review import BODY_MAX, PodReviewer, UnknownClass
+from milligpu.wire.kubernetes import KubeGpuClass, KubeNode
 
 _CONFIGURATIONS = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}/{CONFIGURATION}"
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 )
-# How long a lost trust stays unnoticed. A look costs two small reads.
+# How long a removed CA stays unnoticed. A check costs two small reads.
 CHECK_S = 5.0
-# API servers watch the configuration: this long after a change all of them know it.
+# API servers watch the configuration; after this long all of them have seen a change.
 SPREAD_S = 3.0
 _PATCH = "application/json-patch+json"
 
@@ -40,83 +44,103 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What `milligpu scheduler serve` was told about the webhook."""
+class WebhookSettings:
+    """The options of `milligpu scheduler serve` about the webhook."""
 
     host: str
     port: int
     names: tuple[str, ...] = ("127.0.0.1",)
-    """By which the API server calls it: the service's name, or an address."""
-    form: Form = field(default_factory=Form)
+    """The DNS names or IP addresses by which the API server calls the webhook."""
+    form: NormalForm = field(default_factory=NormalForm)
     lifetime: timedelta = LIFETIME
 
 
-class Admission:
-    """Runs as long as its instance. `card` is the memory of the cluster's largest card, where one is known."""
+async def serve(
+    api: ApiClient, settings: WebhookSettings, nodes: Followed[KubeNode], classes: Followed[KubeGpuClass]
+) -> None:
+    """Review pods until cancelled."""
+    largest_gpu, known = LargestGpu(nodes), KnownClasses(api, classes)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(largest_gpu.run())
+        tasks.create_task(known.run())
+        tasks.create_task(WebhookServer(api, settings, largest_gpu.largest, known).run())
+
+
+class WebhookServer:
+    """Serves reviews; `largest_gpu` returns the memory of the cluster's largest GPU, None while none is known."""
 
     def __init__(
         self,
-        api: Api,
-        settings: Settings,
-        card: Callable[[], Mib | None],
+        api: ApiClient,
+        settings: WebhookSettings,
+        largest_gpu: Callable[[], Mib | None],
+        classes: KnownClasses,
+        *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
         self._settings = settings
-        self._card = card
+        self._largest_gpu = largest_gpu
         self._now = now
-        webhook = Webhook(self._form)
+        reviewer = PodReviewer(self._form, lambda: classes.now)
 
         async def review(body: bytes) -> tuple[int, bytes]:
-            return 200, webhook.review(body)
+            try:
+                return 200, reviewer.review(body, final=False)
+            except UnknownClass:
+                await classes.refresh()
+                return 200, reviewer.review(body)
 
-        self._routes = Routes(post={PATH: review}, get={}, body_max=BODY_MAX)
+        async def ready() -> HttpResponse:
+            return text_response("ok\n")
+
+        # The server starts once the API server trusts its certificate, so any answer at all means that it is ready.
+        self._routes = HttpRoutes(post={PATH: review}, get={"/readyz": ready}, body_max=BODY_MAX)
 
     async def run(self) -> None:
-        """Until cancelled. The next certificate is trusted before it is shown, so that no call is missed."""
-        certificate = issue(self._settings.names, self._now(), self._settings.lifetime)
+        """Serve until cancelled. A new certificate is used only once its CA is trusted, so that no call fails."""
+        certificate = issue_certificate(self._settings.names, self._now(), self._settings.lifetime)
         await self._trusted(certificate)
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._show(tls, certificate)
         async with serving(self._routes, self._settings.host, self._settings.port, tls):
             while True:
                 await self._keep(certificate)
-                certificate = issue(self._settings.names, self._now(), self._settings.lifetime)
+                certificate = issue_certificate(self._settings.names, self._now(), self._settings.lifetime)
                 await self._trusted(certificate)
                 await asyncio.sleep(SPREAD_S)
                 self._show(tls, certificate)
 
-    def _form(self) -> Form:
-        form = self._settings.form
-        return Form(form.settings, form.scheduler, self._card())
+    def _form(self) -> NormalForm:
+        return replace(self._settings.form, largest_gpu=self._largest_gpu())
 
     def _show(self, tls: ssl.SSLContext, certificate: Certificate) -> None:
-        """Use it for connections from now on."""
-        # Only files can be loaded: one without a name leaves no key behind, whenever this process dies.
+        """Use a certificate for new connections."""
+        # Certificates can only be loaded from files; an anonymous one never leaves a key on disk.
         with open(os.memfd_create("tls"), "wb") as file:
             file.write(certificate.key + certificate.certificate)
             file.flush()
             tls.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-        log.info("webhook serves", port=self._settings.port, until=certificate.ends.isoformat())
+        log.info("Serving webhook", port=self._settings.port, until=certificate.ends.isoformat())
 
     # -- trust -------------------------------------------------------------------------------------------------
 
     async def _trusted(self, certificate: Certificate) -> None:
-        """Try until the configuration trusts this certificate; without it no API server would call."""
+        """Retry until the configuration trusts this certificate; the API server cannot call before."""
         said = ""
         while True:
             try:
                 await self._trust(certificate)
             except MilligpuError as error:
                 if error.message != said:
-                    log.warning("the webhook is not trusted yet", error=error.message)
+                    log.warning("Could not add CA to webhook configuration", error=error.message)
                 said = error.message
                 await asyncio.sleep(CHECK_S)
             else:
                 return
 
     async def _keep(self, certificate: Certificate) -> None:
-        """Look after the trust until the certificate is to be replaced."""
+        """Keep the CA in the configuration until the certificate is due for renewal."""
         while self._now() < certificate.renew_at:
             await asyncio.sleep(CHECK_S)
             await self._trusted(certificate)
@@ -127,17 +151,17 @@ class Admission:
             operations = list(_operations(found, certificate.authority, self._now()))
             if operations:
                 await self._api.send("PATCH", path, operations, kind=_PATCH)
-                log.info("webhook trusted", configuration=path)
+                log.info("Added CA to webhook configuration", configuration=path)
 
 
 def _operations(found: dict[str, Any], authority: bytes, now: datetime) -> list[dict[str, Any]]:
-    """What makes a configuration trust the authority; its version guards against others who write meanwhile."""
+    """Return the JSON Patch that adds the CA; it fails if the configuration was changed meanwhile."""
     changes: list[dict[str, Any]] = []
     webhooks: list[dict[str, Any]] = found.get("webhooks") or []
     for number, webhook in enumerate(webhooks):
         known = base64.b64decode(webhook["clientConfig"].get("caBundle") or "")
         if authority not in known:
-            wanted = base64.b64encode(bundle(authority, known, now)).decode()
+            wanted = base64.b64encode(trust_bundle(authority, known, now)).decode()
             changes.append({"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": wanted})
     if not changes:
         return []

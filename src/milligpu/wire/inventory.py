@@ -5,19 +5,23 @@ from collections.abc import Iterable
 import msgspec
 
 from milligpu.model.errors import BadFormat, BadRequest
-from milligpu.model.gpu import Gpu, Mode, State, parse_capability, parse_link, parse_uuid
-from milligpu.model.qos import Policy
+from milligpu.model.gpu import Gpu, GpuState, SharingMode, parse_capability, parse_link, parse_uuid
+from milligpu.model.policy import SharePolicy
 from milligpu.model.units import GPUS_MAX, MIB_MAX, WHOLE, Mib, Milli, parse_whole
-from milligpu.wire.json import VERSION, Document, Part, decode, encode, refused
+from milligpu.wire.documents import Document, DocumentFormat, DocumentPart, encode
 
-_NAME = "inventory"
-# A sentence for people; a whole log does not belong into an annotation.
-_REASON_MAX = 200
+INVENTORY = DocumentFormat("inventory", version=2)
+# Version 1 said `sick` and `reason`. An inventory that needs neither is written as version 1, which 0.1.0 reads.
+_OLD = 1
+_SICK = "sick"
+_STATES = (GpuState.OK, GpuState.CORDONED, GpuState.UNHEALTHY)
+# One sentence; an annotation is no place for a log.
+_MESSAGE_MAX = 200
 _MODEL_MAX = 96
 _NUMA_MAX = 255
 
 
-class _Gpu(Part, frozen=True):
+class _Gpu(DocumentPart, frozen=True):
     uuid: str
     model: str
     mib: int
@@ -27,10 +31,12 @@ class _Gpu(Part, frozen=True):
     numa: int = 0
     ecc: bool = False
     links: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    policy: Policy = Policy.FIXED
-    mode: Mode = Mode.SHARE
-    state: State = State.OK
+    policy: SharePolicy = SharePolicy.FIXED
+    mode: SharingMode = SharingMode.SHARE
+    state: str = GpuState.OK
     reason: str = ""
+    """The message in version 1."""
+    message: str = ""
 
 
 class _Inventory(Document, frozen=True):
@@ -38,10 +44,12 @@ class _Inventory(Document, frozen=True):
 
 
 def encode_inventory(gpus: Iterable[Gpu]) -> str:
-    """Write the annotation's value."""
+    """Write the annotation's value, in the oldest version that can say it."""
+    gpus = tuple(gpus)
+    old = all(gpu.state is not GpuState.UNHEALTHY and not gpu.message for gpu in gpus)
     return encode(
         _Inventory(
-            v=VERSION,
+            v=_OLD if old else INVENTORY.version,
             gpus=[
                 _Gpu(
                     uuid=gpu.uuid,
@@ -56,7 +64,7 @@ def encode_inventory(gpus: Iterable[Gpu]) -> str:
                     policy=gpu.policy,
                     mode=gpu.mode,
                     state=gpu.state,
-                    reason=gpu.reason[:_REASON_MAX],
+                    message=gpu.message[:_MESSAGE_MAX],
                 )
                 for gpu in gpus
             ],
@@ -65,16 +73,16 @@ def encode_inventory(gpus: Iterable[Gpu]) -> str:
 
 
 def decode_inventory(text: str | bytes) -> tuple[Gpu, ...]:
-    """Read the annotation's value; a node whose inventory does not read has no GPUs to give."""
-    raw = decode(_NAME, text, _Inventory)
+    """Read the annotation's value; a node with an invalid inventory has no GPUs."""
+    raw = INVENTORY.decode(text, _Inventory)
     if len(raw.gpus) > GPUS_MAX:
-        raise BadFormat(_NAME, f"{len(raw.gpus)} GPUs, want at most {GPUS_MAX}")
+        raise BadFormat(INVENTORY.name, f"{len(raw.gpus)} GPUs, must be at most {GPUS_MAX}")
     try:
         gpus = tuple(map(_gpu, raw.gpus))
     except BadRequest as error:
-        raise refused(_NAME, error) from None
+        raise INVENTORY.refuse(error) from None
     if len({gpu.uuid for gpu in gpus}) != len(gpus):
-        raise BadFormat(_NAME, "a uuid appears twice")
+        raise BadFormat(INVENTORY.name, "a uuid appears twice")
     return gpus
 
 
@@ -94,6 +102,13 @@ def _gpu(raw: _Gpu) -> Gpu:
         links={parse_uuid("links", uuid): parse_link("links", link) for uuid, link in raw.links.items()},
         policy=raw.policy,
         mode=raw.mode,
-        state=raw.state,
-        reason=raw.reason,
+        state=_state(raw.state),
+        message=raw.message or raw.reason,
     )
+
+
+def _state(text: str) -> GpuState:
+    states = {str(state): state for state in _STATES} | {_SICK: GpuState.UNHEALTHY}
+    if text not in states:
+        raise BadRequest("state", text, " or ".join(_STATES))
+    return states[text]

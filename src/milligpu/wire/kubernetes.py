@@ -1,4 +1,4 @@
-"""The few fields of Kubernetes' objects that are looked at; all others are skipped while decoding."""
+"""The few fields of Kubernetes' objects that are read; all others are skipped while decoding."""
 
 from typing import Any, Generic, TypeVar
 
@@ -7,33 +7,51 @@ import msgspec
 _SPEC_NONE = msgspec.Raw(b"{}")
 
 
-class Owner(msgspec.Struct):
+class OwnerReference(msgspec.Struct):
     """One of `metadata.ownerReferences`."""
 
     uid: str = ""
     controller: bool = False
 
 
-class Meta(msgspec.Struct):
+class ObjectMeta(msgspec.Struct):
     """`metadata`."""
 
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resourceVersion: str = ""
+    generation: int = 0
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     deletionTimestamp: str | None = None
-    ownerReferences: list[Owner] | None = None
+    ownerReferences: list[OwnerReference] | None = None
 
 
-class Condition(msgspec.Struct):
+class KubeCondition(msgspec.Struct):
     """One entry of `status.conditions`."""
 
     type: str
     status: str
     reason: str = ""
     message: str = ""
+    lastTransitionTime: str | None = None
+    observedGeneration: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class ContainerStatus(msgspec.Struct):
+    """One of `status.containerStatuses`."""
+
+    state: dict[str, Any] | None = None
+    lastState: dict[str, Any] | None = None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the container runs or has ended."""
+        return any(key in found for found in (self.state, self.lastState) if found for key in _RAN)
+
+
+_RAN = ("running", "terminated")
 
 
 class PodStatus(msgspec.Struct):
@@ -41,13 +59,14 @@ class PodStatus(msgspec.Struct):
 
     phase: str = ""
     nominatedNodeName: str = ""
-    conditions: list[Condition] | None = None
+    conditions: list[KubeCondition] | None = None
+    containerStatuses: list[ContainerStatus] | None = None
 
 
-class Pod(msgspec.Struct):
+class KubePod(msgspec.Struct):
     """A pod; its spec is left as it came, because most events do not change it."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: msgspec.Raw = _SPEC_NONE
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -71,7 +90,7 @@ class NodeSpec(msgspec.Struct):
     unschedulable: bool = False
 
 
-class Address(msgspec.Struct):
+class NodeAddress(msgspec.Struct):
     """One of `status.addresses` of a node."""
 
     type: str
@@ -82,26 +101,48 @@ class NodeStatus(msgspec.Struct):
     """`status` of a node."""
 
     allocatable: dict[str, str] | None = None
-    addresses: list[Address] | None = None
+    addresses: list[NodeAddress] | None = None
+    conditions: list[KubeCondition] | None = None
 
 
-class Node(msgspec.Struct):
+class KubeNode(msgspec.Struct):
     """A node."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-class Plain(msgspec.Struct):
+class GpuClassSpec(msgspec.Struct):
+    """`spec` of a GpuClass."""
+
+    requirements: str = ""
+    fallback: str = ""
+
+
+class GpuClassStatus(msgspec.Struct):
+    """`status` of a GpuClass."""
+
+    conditions: list[KubeCondition] | None = None
+
+
+class KubeGpuClass(msgspec.Struct):
+    """A GpuClass."""
+
+    metadata: ObjectMeta
+    spec: GpuClassSpec = msgspec.field(default_factory=GpuClassSpec)
+    status: GpuClassStatus = msgspec.field(default_factory=GpuClassStatus)
+
+
+class RawObject(msgspec.Struct):
     """Any object whose parts are passed on as they came."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: msgspec.Raw = _SPEC_NONE
     status: msgspec.Raw = _SPEC_NONE
 
 
-Thing = TypeVar("Thing", Pod, Node, Plain)
+Thing = TypeVar("Thing", KubePod, KubeNode, KubeGpuClass, RawObject)
 
 
 class ListMeta(msgspec.Struct):
@@ -111,16 +152,16 @@ class ListMeta(msgspec.Struct):
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class Listed(msgspec.Struct, Generic[Thing]):
+class ObjectList(msgspec.Struct, Generic[Thing]):
     """A page of a list."""
 
     metadata: ListMeta
     items: list[Thing]
 
 
-_pod_decoder = msgspec.json.Decoder(Pod)
+_pod_decoder = msgspec.json.Decoder(KubePod)
 
 
-def decode_pod(text: bytes) -> Pod:
+def decode_pod(text: bytes) -> KubePod:
     """Read one pod."""
     return _pod_decoder.decode(text)

@@ -5,15 +5,14 @@ layout, and each side checks its sizes when it is built or imported.
 """
 
 from milligpu.model.errors import BadFormat
+from milligpu.wire.documents import DocumentFormat
 
-PAGES_VERSION = 1
-# A container with more cards than two HGX boards hold does not share them.
+# Two HGX boards have this many GPUs; a container with more has them whole.
 PAGE_GPUS = 16
 
 
-def check_head(name: str, magic: int, want: int, version: int) -> None:
+def check_head(page: DocumentFormat, magic: int, want: int, version: int) -> None:
     """Refuse a page that is of another kind or version."""
     if magic != want:
-        raise BadFormat(name, f"magic={magic:#x}: want {want:#x}")
-    if version != PAGES_VERSION:
-        raise BadFormat(name, f"version={version}: want {PAGES_VERSION}")
+        raise BadFormat(page.name, f"magic is {magic:#x}, must be {want:#x}")
+    page.check(version)

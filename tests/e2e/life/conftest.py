@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.cluster import Cluster
-from devcluster.fixtures import unique_name
+from devcluster.fixtures import new_namespace
 from devcluster.platform import GpuNode, install_platform
 from devcluster.wait import until
 
@@ -16,21 +16,16 @@ PROGRAM = str(Path(sys.executable).with_name("milligpu"))
 
 
 @pytest.fixture(scope="session")
-def gpu_node(built_programs: None) -> Iterator[GpuNode]:
+def gpu_node(life_cluster: Cluster) -> GpuNode:
     """A node as users have it: accounts, policies, scheduler service, agent."""
-    del built_programs
-    with Cluster.start(unique_name(), real_nodes=1) as cluster:
-        yield install_platform(cluster, devices=1).nodes[0]
+    return install_platform(life_cluster, devices=1).nodes[0]
 
 
 @pytest.fixture
 def namespace(gpu_node: GpuNode) -> Iterator[str]:
     """A namespace of the test's own; what ran in it is gone before the next test asks for the card."""
-    name = unique_name()
-    gpu_node.cluster.kubectl("create", "namespace", name)
-    yield name
-    gpu_node.cluster.kubectl("delete", "pods", "--all", "-n", name, "--grace-period=0", "--force")
-    gpu_node.cluster.kubectl("delete", "namespace", name, "--wait=false")
+    with new_namespace(gpu_node.cluster) as name:
+        yield name
     containers = gpu_node.node.folder / "run/milligpu/containers"
     until("everybody to be detached", lambda: not list(containers.iterdir()), 60)
 

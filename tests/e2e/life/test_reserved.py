@@ -53,7 +53,7 @@ def test_commands_get_what_is_set_aside_and_pods_the_rest(reserving: GpuNode, na
     assert reserving.cluster.client.get(Pod, "a", namespace=namespace)
 
 
-def test_without_the_agent_nobody_gives_the_nodes_cards_to_commands(gpu_node: GpuNode) -> None:
+def test_without_the_agent_commands_on_a_node_get_no_gpu(gpu_node: GpuNode) -> None:
     refused = on_node(gpu_node, "run", "--no-wait", "-p", "0.1", "--", "true")
     assert refused.returncode == NO_CAPACITY, "nothing is set aside"
     gpu_node.agent.kill()

@@ -112,24 +112,26 @@ def test_a_running_process_sees_its_new_share(gpu_node: GpuNode, namespace: str)
     assert metric(gpu_node, "milligpu_container_share_ratio", "b") == 0.9
 
 
-def test_growth_waits_for_what_is_not_free_and_comes_when_it_is(gpu_node: GpuNode, namespace: str) -> None:
+def test_growth_beyond_what_is_free_waits_until_it_is_free(gpu_node: GpuNode, namespace: str) -> None:
     start(gpu_node, namespace, "a", 400, 4096)
     start(gpu_node, namespace, "b", 500, 4096)
     more = milligpu(gpu_node, "-n", namespace, "resize", "pod/a", "-p", "0.8")
     assert more.returncode == 75
-    assert "wants 400 more, 100 free" in more.stderr
+    assert "has 0.1 of 0.4 GPU that it wants in addition" in more.stderr
     assert generation(gpu_node, namespace, "a") == 1
     assert "InsufficientGPUCore" in until(
         "an event", lambda: told(gpu_node.cluster, namespace, "a", "ResizeWaits") or None, 30
     )
     explained = milligpu(gpu_node, "-n", namespace, "explain", "a").stdout
     assert "0.4 with 4Gi" in explained
-    assert "wants 400 more, 100 free" in explained
+    assert "has 0.1 of 0.4 GPU that it wants in addition" in explained
     gpu_node.cluster.client.delete(Pod, "b", namespace=namespace, grace_period=0)
     until("its turn", lambda: metric(gpu_node, "milligpu_container_share_ratio", "a") == 0.8, 60)
 
 
-def test_memory_in_use_above_a_lowered_cap_is_given_to_nobody(gpu_node: GpuNode, namespace: str) -> None:
+def test_memory_in_use_above_a_lowered_memory_limit_is_not_granted_to_another_pod(
+    gpu_node: GpuNode, namespace: str
+) -> None:
     start(gpu_node, namespace, "a", 500, 20480)
     order(gpu_node, namespace, "a", "take 4096")
     assert says(gpu_node, namespace, "a", "take 4096") == "take 4096 0"
@@ -158,6 +160,12 @@ def test_a_mistake_and_a_way_past_a_quota_are_answered(gpu_node: GpuNode, namesp
     assert "0 to 1000" in until("an event", lambda: told(cluster, namespace, "a", "BadResize") or None, 30)
     annotate(gpu_node, namespace, "a", '{"main": {"milli": 600}}')
     until("another", lambda: "quota gpus" in told(cluster, namespace, "a", "BadResize"), 30)
+    for more, why in ((["-p", "0.7"], "quota gpus"), (["-m", "80Gi"], "must be at most 40Gi, which is all that")):
+        refused = milligpu(gpu_node, "-n", namespace, "resize", "pod/a", *more)
+        assert refused.returncode == 2, refused
+        assert why in refused.stderr
+    annotate(gpu_node, namespace, "a", '{"main": {"mib": 81920}}')
+    until("a third", lambda: "has 40Gi of 80Gi" in told(cluster, namespace, "a", "BadResize"), 30)
     assert generation(gpu_node, namespace, "a") == 1
     annotate(gpu_node, namespace, "a", '{"main": {"milli": 200}}')
     until("less to be granted", lambda: generation(gpu_node, namespace, "a") == 2, 30)
@@ -165,7 +173,7 @@ def test_a_mistake_and_a_way_past_a_quota_are_answered(gpu_node: GpuNode, namesp
     until("all it was made with", lambda: generation(gpu_node, namespace, "a") == 3, 30)
 
 
-def test_nobody_but_the_scheduler_writes_a_later_generation(gpu_node: GpuNode, namespace: str) -> None:
+def test_only_the_scheduler_can_write_a_later_generation(gpu_node: GpuNode, namespace: str) -> None:
     start(gpu_node, namespace, "a", 300, 4096)
     forged = {"metadata": {"annotations": {names.GRANT: '{"v":1,"gen":9}'}}}
     with pytest.raises(ApiError, match="may write or remove"):

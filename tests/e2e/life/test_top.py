@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from devcluster.api import read_json
 from devcluster.platform import GpuNode
 from devcluster.pods import pod
 from devcluster.wait import until
@@ -14,7 +15,7 @@ from tests.e2e.life.test_resize import order, says, start
 pytestmark = pytest.mark.e2e
 
 
-def test_pods_are_shown_with_their_share_their_use_and_those_that_wait(gpu_node: GpuNode, namespace: str) -> None:
+def test_top_shows_pods_with_share_and_use_and_pods_that_wait(gpu_node: GpuNode, namespace: str) -> None:
     start(gpu_node, namespace, "a", 600, 8192)
     order(gpu_node, namespace, "a", "take 1000")
     says(gpu_node, namespace, "a", "take 1000")
@@ -23,19 +24,25 @@ def test_pods_are_shown_with_their_share_their_use_and_those_that_wait(gpu_node:
     found = json.loads(milligpu(gpu_node, "top", "-o", "json").stdout)
     (card,) = found["gpus"]
     assert (card["state"], card["free_milli"], card["mib"]) == ("ok", 400, 40960)
-    (holder,) = [each for each in found["pods"] if each["namespace"] == namespace]
+    (holder,) = [each for each in found["shares"] if each["namespace"] == namespace]
     assert (holder["pod"], holder["container"], holder["milli"], holder["mib"]) == ("a", "main", 600, 8192)
-    assert holder["used_mib"] >= 1000
-    until("a rate", lambda: _holder(gpu_node, namespace)["busy"] is not None, 30)
+    assert holder["memory_used"] >= 1000 << 20
+    until("a rate", lambda: _holder(gpu_node, namespace)["utilization"] is not None, 30)
     (waiting,) = [each for each in found["waiting"] if each["namespace"] == namespace]
     assert waiting["pod"] == "late"
-    assert "InsufficientGPUCore" in waiting["why"]
+    assert "InsufficientGPUCore" in waiting["message"]
 
     shown = milligpu(gpu_node, "top", "--once").stdout
     assert all(word in shown for word in ("MEASURED", gpu_node.node.name, "late", "InsufficientGPUCore"))
+    assert f"{namespace}/a" in shown
+    (process,) = [each for each in found["processes"] if each["namespace"] == namespace]
+    assert (process["pod"], process["name"], process["node"]) == ("a", "python3", gpu_node.node.name)
+    assert card["temperature"] > 0
+    node = read_json(gpu_node.cluster.client, f"/api/v1/nodes/{gpu_node.node.name}")
+    assert f"http://{node['metadata']['annotations'][names.AGENT]}" == gpu_node.url
     assert milligpu(gpu_node, "-n", namespace, "ps", "-o", "name").stdout.split() == [f"{namespace}/a"]
 
 
 def _holder(gpu_node: GpuNode, namespace: str) -> dict[str, float | None]:
     found = json.loads(milligpu(gpu_node, "-n", namespace, "top", "-o", "json").stdout)
-    return found["pods"][0]
+    return found["shares"][0]

@@ -16,7 +16,7 @@ from tests.e2e.life.test_resize import metric, start
 
 pytestmark = pytest.mark.e2e
 
-UPGRADES = 10
+UPGRADES = 4
 # Each holds a twentieth of the card for a moment; so many at once always fit.
 AT_ONCE = 12
 
@@ -75,7 +75,7 @@ def test_pods_start_all_the_time_while_the_agent_is_upgraded_and_none_fails(
 
 
 def test_a_successor_that_dies_before_its_turn_changes_nothing(gpu_node: GpuNode, namespace: str) -> None:
-    stranger = gpu_node.beside()
+    stranger = gpu_node.new_agent()
     stranger.start()
     stranger.kill()
     start(gpu_node, namespace, "a", 300, 1024)

@@ -5,19 +5,20 @@ from collections.abc import Iterator
 import pytest
 
 from devcluster.cluster import Cluster
-from devcluster.fixtures import unique_name
+from devcluster.fixtures import new_namespace
 from devcluster.platform import Platform, install_platform
-from tests.e2e.platform.pods import EVICT_AFTER_S
+from tests.e2e.platform.pods import AUDIT_EVERY_S, EVICT_AFTER_S, GPUS
 
 
 @pytest.fixture(scope="session")
-def platform(built_programs: None) -> Iterator[Platform]:
-    """Accounts, policies, webhook, scheduler service, and a real node with two cards and the agent."""
-    with Cluster.start(unique_name(), real_nodes=1) as cluster:
-        yield install_platform(cluster, f"--evict-after={EVICT_AFTER_S}", devices=2)
+def platform(platform_cluster: Cluster) -> Platform:
+    """Accounts, policies, webhook, scheduler service, and a real node with GPUs and the agent."""
+    options = (f"--evict-after={EVICT_AFTER_S}", f"--audit-every={AUDIT_EVERY_S}")
+    return install_platform(platform_cluster, *options, devices=GPUS)
 
 
-@pytest.fixture(scope="session")
-def control_plane(platform: Platform) -> Cluster:
-    """In place of the session's other cluster, so that `namespace` is one of this cluster's."""
-    return platform.cluster
+@pytest.fixture
+def namespace(platform: Platform) -> Iterator[str]:
+    """A namespace of this cluster for one test."""
+    with new_namespace(platform.cluster) as name:
+        yield name

@@ -9,17 +9,23 @@ from typing import Any
 
 import yaml
 
+from devcluster.api import read_json
 from devcluster.cluster import Cluster
 from devcluster.images import BASE
 from devcluster.wait import until
+from milligpu.agent.pod_processes import pod_uid_of_process
 from milligpu.model import names
-from milligpu.node.processes import pod_of_process
 from milligpu.wire.limits import LimitsPage, decode_limits
 from tests.e2e.scheduling import told
 
 DEADLINE_S = 90.0
 EVICT_AFTER_S = 5.0
 """How long agents here let a pod wait that may not start."""
+AUDIT_EVERY_S = 1.0
+"""How long the agent here waits before it audits its GPUs again."""
+GPUS = 14
+"""GPUs of the node. The examples ask for two whole GPUs and for 5.8 in shares of at most 0.5. Of the other twelve
+one always has room for the next share, wherever the shares before it are: twelve times 0.5 is more than 5.8."""
 Json = dict[str, Any]
 
 LOOK = """
@@ -96,11 +102,12 @@ def apply(cluster: Cluster, namespace: str, *found: Mapping[str, Any]) -> str:
 
 
 def get(cluster: Cluster, namespace: str, name: str, kind: str = "pod") -> Json:
-    return json.loads(cluster.kubectl("get", kind, name, "-n", namespace, "-o", "json"))
+    where = {"pod": "api/v1", "sharepod": "apis/kubeshare.nthu/v1"}[kind]
+    return read_json(cluster.client, f"/{where}/namespaces/{namespace}/{kind}s/{name}")
 
 
 def pods(cluster: Cluster, namespace: str) -> list[Json]:
-    return json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
+    return read_json(cluster.client, f"/api/v1/namespaces/{namespace}/pods")["items"]
 
 
 def wait_running(cluster: Cluster, namespace: str, count: int) -> list[Json]:
@@ -131,7 +138,7 @@ def is_ready(pod: Json) -> bool:
 def processes_of(uid: str) -> list[tuple[int, str]]:
     """The processes of a pod on its node, with their command lines."""
     pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-    return [(pid, _command(pid)) for pid in pids if pod_of_process(pid) == uid]
+    return [(pid, _command(pid)) for pid in pids if pod_uid_of_process(pid) == uid]
 
 
 def _command(pid: int) -> str:

@@ -1,23 +1,33 @@
 """The examples of every dialect on a real node: each container holds the share that its manifest asks for."""
 
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
+from devcluster.api import read_json
 from devcluster.cluster import Cluster
-from devcluster.platform import Platform
+from devcluster.fixtures import new_namespace
+from devcluster.images import SEEDS
+from devcluster.platform import GpuNode, Platform
 from devcluster.wait import until
-from tests.e2e.platform.pods import Inside, Json, apply, get, is_ready, look, pods, wait_running
+from milligpu.model import names
+from tests.e2e.platform.pods import DEADLINE_S, Inside, Json, apply, get, look, wait_running
 
 pytestmark = pytest.mark.e2e
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FILES = sorted((EXAMPLES / "dialects").glob("*.yaml"))
-PROGRAM = str(Path(sys.executable).with_name("milligpu"))
 PROFILE = "profiles"
+SEEDS_DIRECTORY = EXAMPLES / "seeds"
+SEED_IMAGES = (
+    "docker.io/tensorflow/tensorflow:1.10.0-rc1-gpu-py3",
+    "docker.io/nvidia/digits:6.0",
+    "docker.io/library/test-image:latest",
+    "gcr.io/image-processor:latest",
+)
 # Milli, limit and MiB of each GPU of each pod; the cards have 40960 MiB.
 Share = tuple[int, int, int]
 SHARES: dict[str, list[list[Share]]] = {
@@ -38,38 +48,141 @@ def test_there_is_an_example_of_every_dialect() -> None:
     assert [file.stem for file in FILES] == sorted([*SHARES, PROFILE])
 
 
+@pytest.fixture(scope="module")
+def applied(platform: Platform) -> Iterator[dict[str, str]]:
+    """All examples at once, which fit on the node together; the namespace of each."""
+    with ExitStack() as stack:
+        found = {dialect: stack.enter_context(new_namespace(platform.cluster)) for dialect in SHARES}
+        # Whole GPUs first: shares may end up on all of them.
+        for dialect in sorted(found, key=lambda dialect: SHARES[dialect] != [[]]):
+            file = EXAMPLES / f"dialects/{dialect}.yaml"
+            platform.cluster.kubectl("apply", "-n", found[dialect], "-f", str(file))
+            if SHARES[dialect] == [[]]:
+                wait_running(platform.cluster, found[dialect], 1)
+        yield found
+
+
 @pytest.mark.parametrize("dialect", SHARES)
 def test_a_dialects_example_runs_with_the_share_that_it_asks_for(
-    dialect: str, platform: Platform, namespace: str
+    dialect: str, platform: Platform, applied: dict[str, str]
 ) -> None:
-    file, wanted = EXAMPLES / f"dialects/{dialect}.yaml", SHARES[dialect]
-    platform.cluster.kubectl("apply", "-n", namespace, "-f", str(file))
-    seen = look_at_all(platform.cluster, namespace, len(wanted))
+    wanted = SHARES[dialect]
+    seen = look_at_all(platform.cluster, applied[dialect], len(wanted))
     assert sorted(shares_of(each) for each in seen) == sorted(wanted)
     for each in seen:
         assert (each.code, each.gpus) == (0, tuple(mib for _, _, mib in shares_of(each)) or (40960, 40960))
-    leave(platform.cluster, namespace, file)
+
+
+def test_a_container_that_its_dialect_gives_nothing_sees_no_gpu(
+    platform: Platform, applied: dict[str, str]
+) -> None:
+    cluster, namespace = platform.cluster, applied["kai"]
+    wait_running(cluster, namespace, 1)
+    assert look(cluster, namespace, "kai", "main").gpus == (20480,)
+    proxy = look(cluster, namespace, "kai", "proxy")
+    assert (proxy.gpus, proxy.page, proxy.visible) == ((), None, "void")
+    assert "libcuda.so.1" in str(proxy.code)
+
+
+@pytest.fixture(scope="module")
+def half_card(platform: Platform) -> Iterator[GpuNode]:
+    """A virtual machine whose GPU is half of a V100, and images under the names that examples/seeds have."""
+    cluster = platform.cluster
+    half = platform.add(cluster.add_node(), devices=1, model="V100-8Q")
+    cluster.add_image(SEEDS)
+    cluster.tag_image(SEEDS, *SEED_IMAGES)
+    yield half
+    # It would be the tightest place for others' small shares.
+    cluster.kubectl("cordon", half.node.name)
 
 
 def test_the_example_of_a_vgpu_profile_runs_on_the_virtual_machine_that_has_it(
-    platform: Platform, namespace: str
+    platform: Platform, namespace: str, half_card: GpuNode
+) -> None:
+    assert [gpu.milli for gpu in half_card.inventory()] == [500]
+    platform.cluster.kubectl("apply", "-n", namespace, "-f", str(EXAMPLES / f"dialects/{PROFILE}.yaml"))
+    [seen] = look_at_all(platform.cluster, namespace, 1)
+    # 300 milli-GPU of half a card are 0.6 of the vGPU's own time.
+    assert (seen.code, shares_of(seen), seen.gpus) == (0, [(600, 600, 4915)], (4915,))
+
+
+def test_the_first_talks_pod_has_its_vgpu_whole(platform: Platform, namespace: str, half_card: GpuNode) -> None:
+    cluster = platform.cluster
+    cluster.kubectl("apply", "-n", namespace, "-f", str(SEEDS_DIRECTORY / "vgpu-pod.yaml"))
+    found = wait_ended(cluster, namespace, "gpu-pod")
+    assert found["status"]["phase"] == "Succeeded", cluster.last_state(namespace)
+    assert found["spec"]["nodeName"] == half_card.node.name
+    assert found["spec"]["nodeSelector"] == {"milligpu.dev/vgpu.v100-8q": "true"}
+    assert found["spec"]["containers"][0]["resources"]["limits"] == {names.VGPU: "500"}
+    assert cluster.kubectl("logs", "-n", namespace, "gpu-pod").split("\n")[0] == "GPU 0: 8192 MiB"
+
+
+def test_a_vgpu_type_label_of_somebody_else_stays(platform: Platform, half_card: GpuNode) -> None:
+    node = half_card.node.name
+
+    def metadata() -> Json:
+        return read_json(platform.cluster.client, f"/api/v1/nodes/{node}")["metadata"]
+
+    until("the agent's labels", lambda: metadata()["labels"].get("milligpu.dev/vgpu.v100-8q") == "true", DEADLINE_S)
+    assert metadata()["labels"]["vgpu.type"] == metadata()["annotations"][names.VGPU_TYPE_WRITTEN] == "v100-8q-8GB"
+    platform.cluster.kubectl("label", "node", node, "--overwrite", "vgpu.type=v100-8g-8GB")
+    until("the agent to see it", lambda: names.VGPU_TYPE_WRITTEN not in metadata()["annotations"], DEADLINE_S)
+    assert metadata()["labels"]["vgpu.type"] == "v100-8g-8GB"
+
+
+def test_the_other_manifests_of_the_source_documents_run(
+    platform: Platform, namespace: str, half_card: GpuNode
 ) -> None:
     cluster = platform.cluster
-    half = platform.add(cluster.add_node(), devices=1, model="V100-8Q")
-    try:
-        assert [gpu.milli for gpu in half.inventory()] == [500]
-        cluster.kubectl("apply", "-n", namespace, "-f", str(EXAMPLES / f"dialects/{PROFILE}.yaml"))
-        [seen] = look_at_all(cluster, namespace, 1)
-        assert (seen.code, shares_of(seen), seen.gpus) == (0, [(300, 300, 4915)], (4915,))
-    finally:
-        # It would be the tightest place for others' small shares.
-        cluster.kubectl("cordon", half.node.name)
+    with new_namespace(cluster) as other:  # two of the talks chose the same name
+        apply(cluster, other, seed("two-gpus"))
+        apply(cluster, namespace, seed("one-gpu"), seed("vcuda"), seed("bitfusion"))
+        found = {pod["metadata"]["name"]: pod for pod in wait_running(cluster, namespace, 3)}
+        inside = {name: look(cluster, namespace, name, asking(pod)) for name, pod in found.items()}
+        assert inside["my-gpu-pod"].gpus == (40960,)
+        assert (shares_of(inside["vcuda"]), inside["vcuda"].gpus) == ([(500, 500, 7680)], (7680,))
+        assert shares_of(inside["bitfusion-benchmark"]) == [(500, 1000, 20480)]
+        [two] = wait_running(cluster, other, 1)
+        assert look(cluster, other, "gpu-pod", asking(two)).gpus == (40960, 40960)
+    # What each runs has allocated half of what it sees.
+    for name, mib in (("vcuda", 7680), ("bitfusion-benchmark", 20480)):
+        assert cluster.kubectl("logs", "-n", namespace, name) == f"GPU 0: {mib} MiB\n"
 
 
-def leave(cluster: Cluster, namespace: str, file: Path) -> None:
-    """Make room at once: a shell's `sleep` would take its half minute to end."""
-    cluster.kubectl("delete", "-n", namespace, "-f", str(file), "--wait=false")
-    cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=1", "--wait=false")
+@pytest.fixture
+def gold(platform: Platform) -> Iterator[None]:
+    """The class of examples/gpu-class.yaml."""
+    file = str(EXAMPLES / "gpu-class.yaml")
+    platform.cluster.kubectl("apply", "-f", file)
+    platform.cluster.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "gpuclass/gold")
+    yield
+    platform.cluster.kubectl("delete", "-f", file)
+
+
+def test_the_talks_pod_of_a_class_has_a_whole_gpu_of_it(
+    platform: Platform, namespace: str, half_card: GpuNode, gold: None
+) -> None:
+    del half_card, gold
+    apply(platform.cluster, namespace, seed("gpu-gold"))
+    [pod] = wait_running(platform.cluster, namespace, 1)
+    assert pod["metadata"]["annotations"][names.CLASS] == "gold"
+    assert look(platform.cluster, namespace, "my-gpu-pod", asking(pod)).gpus == (40960,)
+
+
+def seed(name: str) -> Json:
+    """A manifest as it is printed; the API server would set IfNotPresent but for the tag `latest`."""
+    found = yaml.safe_load((SEEDS_DIRECTORY / f"{name}.yaml").read_text())
+    for container in found["spec"]["containers"]:
+        container.setdefault("imagePullPolicy", "IfNotPresent")
+    return found
+
+
+def wait_ended(cluster: Cluster, namespace: str, name: str) -> Json:
+    def ended() -> Json | None:
+        pod = get(cluster, namespace, name)
+        return pod if pod["status"]["phase"] in {"Succeeded", "Failed"} else None
+
+    return until(f"pod {name} to end", ended, DEADLINE_S, last_state=lambda: cluster.last_state(namespace))
 
 
 def look_at_all(cluster: Cluster, namespace: str, count: int) -> list[Inside]:
@@ -87,48 +200,3 @@ def asking(pod: Json) -> str:
 def shares_of(inside: Inside) -> list[Share]:
     """A whole GPU has no page."""
     return [(gpu.milli, gpu.limit, gpu.memory_cap >> 20) for gpu in inside.page.gpus] if inside.page else []
-
-
-def test_a_container_that_its_dialect_gives_nothing_sees_no_gpu(platform: Platform, namespace: str) -> None:
-    cluster = platform.cluster
-    cluster.kubectl("apply", "-n", namespace, "-f", str(EXAMPLES / "dialects/kai.yaml"))
-    wait_running(cluster, namespace, 1)
-    assert look(cluster, namespace, "kai", "main").gpus == (20480,)
-    proxy = look(cluster, namespace, "kai", "proxy")
-    assert (proxy.gpus, proxy.page, proxy.visible) == ((), None, "void")
-    assert "libcuda.so.1" in str(proxy.code)
-    leave(cluster, namespace, EXAMPLES / "dialects/kai.yaml")
-
-
-def test_halves_of_a_gpu_run_side_by_side_and_who_finds_none_is_told_why(
-    platform: Platform, namespace: str
-) -> None:
-    cluster = platform.cluster
-    job = yaml.safe_load((EXAMPLES / "half-gpu.yaml").read_text())
-    main = job["spec"]["template"]["spec"]["containers"][0]
-    main["args"] = [main["args"][0] + "\nimport time\ntime.sleep(600)"]
-    job["spec"] |= {"parallelism": 5, "completions": 5}
-    job["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": platform.nodes[0].node.name}
-    apply(cluster, namespace, job)
-
-    def four() -> list[Json] | None:
-        found = pods(cluster, namespace)
-        return found if sum(map(is_ready, found)) == 4 and len(found) == 5 else None
-
-    found = until("four of five", four, 90, last_state=lambda: cluster.last_state(namespace))
-    waiting = next(each["metadata"]["name"] for each in found if not is_ready(each))
-    why = explain(cluster, namespace, waiting)
-    assert "InsufficientGPUCore" in why
-    assert "0 of 500" in why
-    running = next(each["metadata"]["name"] for each in found if is_ready(each))
-    assert "0.5 with 20Gi" in explain(cluster, namespace, running)
-    assert look(cluster, namespace, running, "train").gpus == (20480,)
-    cluster.kubectl("delete", "pod", "-n", namespace, running, "--grace-period=0", "--force")
-    until("its place to be taken", lambda: is_ready(get(cluster, namespace, waiting)), 90)
-    cluster.kubectl("delete", "job", "--all", "-n", namespace, "--wait=false")
-    cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--grace-period=1", "--wait=false")
-
-
-def explain(cluster: Cluster, namespace: str, pod: str) -> str:
-    command = [PROGRAM, "explain", pod, "-n", namespace, "--kubeconfig", str(cluster.kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -11,7 +11,7 @@ import pytest
 from devcluster.fixtures import new_namespace
 from devcluster.node import KUBELET_PORT
 from devcluster.platform import Platform
-from milligpu.model.gpu import State
+from milligpu.model.gpu import GpuState
 from milligpu.native import library
 from tests.e2e.platform import attacks
 from tests.e2e.platform.pods import (
@@ -90,33 +90,33 @@ def arena(shared: Arena) -> Iterator[Arena]:
     assert shared.state() == shared.before
 
 
-def test_the_attacker_and_the_victim_share_a_card(arena: Arena) -> None:
+def test_the_attacker_and_the_victim_share_a_gpu(arena: Arena) -> None:
     seen = arena.before["seen"]
     assert (seen["victim"][0], seen["attacker"][0]) == ((20480,), (10240,))
     assert seen["victim"][2][0][0] == seen["attacker"][2][0][0]
-    assert all(state is State.OK for _, state, _ in arena.before["cards"])
+    assert all(state is GpuState.OK for _, state, _ in arena.before["cards"])
 
 
-def test_no_environment_shows_it_another_card_or_more_memory(arena: Arena) -> None:
+def test_no_environment_variable_shows_another_gpu_or_more_memory(arena: Arena) -> None:
     for said in arena.attack(attacks.ENVIRONMENT):
         code, count, mib = said or ("1", "0", "0")
         # Its own share as ever, or no GPU at all.
         assert (code, count, mib) == ("0", "1", "10240") or code != "0"
 
 
-def test_of_all_that_it_was_given_it_can_write_its_own_account_only(arena: Arena) -> None:
+def test_a_container_can_write_only_its_own_usage_page(arena: Arena) -> None:
     could = {(what, path) for what, path in arena.attack(attacks.WRITES)}
     assert {path for _, path in could} == {f"{TENANT}/usage"}
     assert ("write", f"{TENANT}/usage") in could
 
 
-def test_nothing_can_be_mounted_otherwise(arena: Arena) -> None:
+def test_a_container_cannot_change_its_mounts(arena: Arena) -> None:
     plain, inside = arena.attack(attacks.MOUNTS)
     assert plain == {"remount": False, "cover": False, "unmount": False, "proc": False}
     assert not any(worked for what, worked in inside.items() if what != "unshared")
 
 
-def test_it_reaches_its_arbiter_and_its_own_card_and_no_other_socket(arena: Arena) -> None:
+def test_a_container_reaches_only_its_arbiter_and_its_own_gpus_socket(arena: Arena) -> None:
     found, abstract = arena.attack(attacks.SOCKETS)
     uuid = arena.before["seen"]["attacker"][2][0][0]
     at = [gpu.uuid for gpu in arena.platform.nodes[0].inventory()].index(uuid)
@@ -124,7 +124,7 @@ def test_it_reaches_its_arbiter_and_its_own_card_and_no_other_socket(arena: Aren
     assert abstract == []
 
 
-def test_its_cards_socket_gives_it_no_power_over_others(arena: Arena) -> None:
+def test_the_socket_of_its_gpu_gives_a_container_no_power_over_others(arena: Arena) -> None:
     uid = get(arena.cluster, arena.namespace, "victim")["metadata"]["uid"]
     # The victim's number on the node, which could be guessed.
     [victim] = [pid for pid, words in processes_of(uid) if "cuMemAlloc" in words]
@@ -154,18 +154,18 @@ def test_lies_to_the_arbiter_do_not_keep_the_victim_from_its_share(arena: Arena)
         assert attack.result() > 0
 
 
-def test_a_spoilt_account_is_nobody_elses_problem(arena: Arena) -> None:
+def test_a_corrupt_usage_page_does_not_affect_other_tenants(arena: Arena) -> None:
     assert arena.attack(attacks.SPOILS) > 0
 
 
-def test_it_sees_no_process_but_its_own_and_opens_no_device_that_it_makes(arena: Arena) -> None:
+def test_a_container_sees_only_its_own_processes_and_opens_no_device_file_that_it_creates(arena: Arena) -> None:
     seen, traced, numbers, rights = arena.attack(attacks.PROCESSES)
     assert (seen, traced) == (2, [])  # the container's own program, and this one
     assert numbers == [errno.EPERM] * 3  # NVIDIA's devices: refused, not missing
     assert not int(rights, 16) & (1 << 21)  # CAP_SYS_ADMIN
 
 
-def test_the_nodes_ports_take_no_orders(arena: Arena) -> None:
+def test_a_container_cannot_change_anything_through_the_nodes_ports(arena: Arena) -> None:
     node = arena.platform.nodes[0]
     where = (node.node.address, int(node.url.rpartition(":")[2]), KUBELET_PORT)
     refused, strange, kubelet, alive = arena.attack(attacks.NETWORK.replace("NODE", repr(where)))

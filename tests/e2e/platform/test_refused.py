@@ -8,9 +8,10 @@ import pytest
 from devcluster.controlplane import DEFAULT_SCHEDULER
 from devcluster.platform import NAMESPACE, Platform
 from devcluster.wait import until
+from milligpu.manifests.rbac import SCHEDULER
 from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.request import Share
 from milligpu.model.units import Mib, Milli
-from milligpu.scheduler.manifests import SCHEDULER
 from milligpu.wire.grant import encode_grant
 from tests.e2e.caller import Caller
 from tests.e2e.platform.pods import DEADLINE_S, Json, apply, get, look, manifest, pods, wait_running, wait_told
@@ -36,7 +37,7 @@ def bind(platform: Platform, namespace: str, name: str, grant: str | None = None
 
 def grant_for(platform: Platform, uid: str, *, node: str = "", gpu: str = "") -> str:
     """Half of a card."""
-    share = GpuShare(gpu or platform.nodes[0].inventory()[0].uuid, Milli(500), Mib(20480), Milli(500))
+    share = GpuShare(gpu or platform.nodes[0].inventory()[0].uuid, Share(Milli(500), Mib(20480), Milli(500)))
     return encode_grant(Grant(uid, node or platform.nodes[0].node.name, {"main": (share,)}))
 
 
@@ -46,7 +47,7 @@ def files(platform: Platform) -> int:
 
 @pytest.fixture
 def none_attached(platform: Platform) -> None:
-    """Pods of earlier tests have gone: a namespace keeps its pods for five seconds after it was deleted.
+    """Pods of earlier tests have gone, and the agent has forgotten them.
 
     Who is bound past the scheduler, as some are here, is rejected by the kubelet where these still have slots.
     """
@@ -64,7 +65,10 @@ def bound(platform: Platform, namespace: str, **wrong: str) -> str:
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
     "BadGrant": ({"text": '{"v":1}'}, "delete the pod"),
-    "GrantOfAnotherPod": ({"uid": "00000000-0000-4000-8000-000000000000"}, "the grant is for pod uid 00000000"),
+    "GrantOfAnotherPod": (
+        {"uid": "00000000-0000-4000-8000-000000000000"},
+        "the grant is for the pod with uid 00000000",
+    ),
     "GrantForAnotherNode": ({"node": "elsewhere"}, "the grant is for node elsewhere"),
     "UnknownGPU": ({"gpu": "GPU-none"}, "this node has no GPU GPU-none"),
 }
@@ -83,32 +87,30 @@ def test_a_wrong_grant_is_refused_with_why_and_what_to_do(
     assert pod["status"]["phase"] == "Pending"
 
 
-def test_a_pod_without_a_grant_waits_and_is_told_so(
+def test_a_pod_without_a_grant_waits_and_gets_an_event(
     platform: Platform, namespace: str, none_attached: None
 ) -> None:
     apply(platform.cluster, namespace, manifest("p", 500, spec={"schedulerName": ELSEWHERE}))
     bind(platform, namespace, "p")
     note = wait_told(platform.cluster, namespace, "p", "NoGrant")
-    assert "let the pod be scheduled by a scheduler with milligpu's extender" in note
+    assert "let a scheduler that uses milligpu's extender bind it" in note
     assert files(platform) == 0
 
 
-def test_more_than_a_card_has_is_not_given_whatever_grants_say(
-    platform: Platform, namespace: str, none_attached: None
-) -> None:
+def test_forged_grants_cannot_overcommit_a_gpu(platform: Platform, namespace: str, none_attached: None) -> None:
     apply(platform.cluster, namespace, manifest("first", 600))
     wait_running(platform.cluster, namespace, 1)
     held = json.loads(get(platform.cluster, namespace, "first")["metadata"]["annotations"]["milligpu.dev/grant"])
     bound(platform, namespace, gpu=held["containers"]["main"][0]["gpu"])
     note = wait_told(platform.cluster, namespace, "p", "GPUOverCommitted")
-    assert "would give 1100 milli" in note
+    assert "would be over-committed (1100 of 1000 milli-GPU" in note
     assert files(platform) == 1
     platform.cluster.kubectl("delete", "pod", "first", "-n", namespace, "--wait=false")
     wait_running(platform.cluster, namespace, 1)
     assert look(platform.cluster, namespace, "p").gpus == (20480,)
 
 
-def test_a_refused_pod_with_an_owner_is_evicted_and_another_is_placed_anew(
+def test_a_refused_pod_with_a_controller_is_evicted_and_replaced(
     platform: Platform, namespace: str, none_attached: None
 ) -> None:
     cluster = platform.cluster

@@ -1,6 +1,6 @@
-"""Allocates and frees at random for SECONDS, with seed SEED, once it is told to; frees everything and says so.
+"""Allocate and free at random for SECONDS, with seed SEED, after a line of input; then free all and print a line.
 
-It stays until its input ends, so that somebody can look at the account or kill it.
+It waits for the end of its input, so that a test can read the memory account or kill it.
 """
 
 import random

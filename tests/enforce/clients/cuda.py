@@ -1,4 +1,4 @@
-"""The driver API by ctypes, for programs that must not depend on what a binding does."""
+"""The driver API through ctypes, for programs that must not depend on how a binding behaves."""
 
 import ctypes
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -22,14 +22,14 @@ def start(device: int = 0) -> c_void_p:
 
 
 def memory() -> tuple[int, int]:
-    """Free and total bytes."""
+    """Return free and total bytes."""
     free, total = c_size_t(), c_size_t()
     check(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
     return free.value, total.value
 
 
 def allocate(size: int) -> tuple[int, int]:
-    """Status and pointer."""
+    """Return status and pointer."""
     pointer = c_uint64()
     return cuda.cuMemAlloc_v2(byref(pointer), c_size_t(size)), pointer.value
 

@@ -1,4 +1,4 @@
-"""The routes that the software GPU does not have, on a stand-in; prints {what: bytes in use after each step}."""
+"""Allocations that only real drivers have, on a stand-in; prints {what: bytes in use after each step}."""
 
 import ctypes
 import json
@@ -117,20 +117,11 @@ def graphics() -> list[int]:
     return [*steps, used() - before]
 
 
-def graph_memory() -> list[int]:
-    node, parameters = c_void_p(), ctypes.create_string_buffer(256)
-    parameters[0] = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
-    return [
-        cuda.cuGraphAddMemAllocNode(byref(node), None, None, c_size_t(0), parameters),
-        cuda.cuGraphAddNode_v2(byref(node), None, None, None, c_size_t(0), parameters),
-    ]
-
-
 def main() -> None:
     context = c_void_p()
     check(cuda.cuInit(0))
     check(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
-    parts = [arrays, mipmaps, virtual, imported, exported, other_processes, graphics, graph_memory]
+    parts = [arrays, mipmaps, virtual, imported, exported, other_processes, graphics]
     print(json.dumps({part.__name__: part() for part in parts}))
 
 

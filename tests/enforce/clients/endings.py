@@ -1,4 +1,4 @@
-"""Whatever ends memory gives it back; prints {ending: bytes still in use of what was there before}."""
+"""Release memory in every way; prints {way: bytes that are still in use}."""
 
 import json
 

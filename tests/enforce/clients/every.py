@@ -1,6 +1,6 @@
-"""Calls every function of the driver API through the limits library, and looks at what a stand-in driver was given.
+"""Call every function of the driver API through the limits library, and compare what the stand-in driver received.
 
-Reads the symbols as JSON from its input; prints {symbol: what is wrong}.
+Reads the symbols as JSON from its input; prints {symbol: difference}.
 """
 
 import ctypes
@@ -10,9 +10,9 @@ import sys
 from cuda import check, cuda
 
 ROOM = 1 << 16
-# Answered by the library itself, or with another call of the driver's.
+# Answered by the library itself, or with a different call of the driver.
 OWN = {
-    "cuInit", "cuGetProcAddress", "cuGetProcAddress_v2", "cuGraphAddMemAllocNode", "cuMemGetInfo",
+    "cuInit", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemGetInfo",
     "cuMemGetInfo_v2", "cuDeviceTotalMem", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
     "cuMemAllocFromPoolAsync_ptsz",
 }  # fmt: skip
@@ -25,7 +25,7 @@ class Seen(ctypes.Structure):
 
 
 def arguments(kinds: list[str], buffers: list[ctypes.Array]) -> tuple[list, list[int | None]]:
-    """What to pass, and what the driver should see."""
+    """Return what to pass, and what the driver should receive."""
     given, expected = [], []
     for at, kind in enumerate(kinds):
         if kind == "pointer":

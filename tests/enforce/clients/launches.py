@@ -1,6 +1,7 @@
-"""Calls each launch and copy route from a thread of its own and says which came back; then looks once more.
+"""Call each launch and copy function from a thread of its own and print which returned; then print once more.
 
-On a driver that does nothing. Reads a line before the second look, so that somebody can change the limits page.
+Runs on a driver that does nothing. Reads a line before the second report, so that a test can change the limits
+page.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ SHAPE = (c_void_p(1), *[c_uint(1)] * 6, c_uint(0), c_void_p())
 
 
 class Flat(ctypes.Structure):
-    """CUDA_MEMCPY2D of a mebibyte."""
+    """CUDA_MEMCPY2D of one MiB."""
 
     _fields_ = (("rest", c_size_t * 14), ("width", c_size_t), ("height", c_size_t))
 

@@ -20,6 +20,36 @@ class PoolProps(ctypes.Structure):
     )
 
 
+class ArrayShape(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR."""
+
+    _fields_ = (
+        ("width", c_size_t),
+        ("height", c_size_t),
+        ("depth", c_size_t),
+        ("format", c_uint),
+        ("channels", c_uint),
+        ("flags", c_uint),
+    )
+
+
+class FlatShape(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+
+    _fields_ = (("width", c_size_t), ("height", c_size_t), ("format", c_uint), ("channels", c_uint))
+
+
+FLOAT = 0x20
+
+
+def array(pointer, size):
+    return cuda.cuArrayCreate_v2(byref(pointer), byref(FlatShape(256, size // 4096, FLOAT, 4)))
+
+
+def array_of_three(pointer, size):
+    return cuda.cuArray3DCreate_v2(byref(pointer), byref(ArrayShape(256, size // 4096 // 16, 16, FLOAT, 4, 0)))
+
+
 def new_pool() -> c_void_p:
     pool = c_void_p()
     check(cuda.cuMemPoolCreate(byref(pool), byref(PoolProps(1, 0, 1, 0))))
@@ -55,6 +85,10 @@ def free_now(pointer):
     check(cuda.cuMemFree_v2(pointer))
 
 
+def free_array(pointer):
+    check(cuda.cuArrayDestroy(pointer))
+
+
 def free_ordered(pointer):
     check(cuda.cuMemFreeAsync(pointer, stream))
     check(cuda.cuStreamSynchronize(stream))
@@ -69,6 +103,8 @@ ROUTES = {
     "ordered, per-thread streams": (ordered_per_thread, free_ordered),
     "from a pool": (from_pool, free_ordered),
     "from a pool, freed at once": (from_pool, free_now),
+    "array": (array, free_array),
+    "array of three dimensions": (array_of_three, free_array),
 }
 
 

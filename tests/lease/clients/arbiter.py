@@ -1,9 +1,9 @@
-"""An arbiter in a process of its own, for the tenants of these folders, until its input ends or it is killed."""
+"""An arbiter in a process of its own, for the tenants in these directories; runs until its input ends."""
 
 import sys
 from pathlib import Path
 
-from milligpu.agent.arbiter import Arbiter
+from milligpu.tenancy.arbiter import Arbiter
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Keeps a GPU busy through a library that people use, until it is killed: `loops.py cuda-bindings|numba|tinygrad`.
+"""Keep a GPU busy through a library until killed: `loops.py cuda-bindings|numba|tinygrad`.
 
-Says its number when it is about to launch. Kernels nap for 1 ms where the library lets them, so that on a card in
-modelled time they cost the CPU next to nothing.
+Prints its PID when it is about to launch. Kernels sleep for 1 ms where the library allows it, so that in modeled
+time they need almost no CPU time.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""Opens the driver and forks; parent and child launch kernels of 1 ms without pause until they are killed.
+"""Open the driver and fork; parent and child launch kernels of 1 ms without pause until killed.
 
-Each says its number when it is about to launch. The fork comes before cuInit: after it a child has no CUDA.
+Each prints its PID when it is about to launch. It forks before cuInit, because a child forked later cannot use
+CUDA.
 """
 
 import ctypes

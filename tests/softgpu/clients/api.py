@@ -1,4 +1,4 @@
-"""The driver API as its documentation has it, area by area. Prints {case: truth} as JSON."""
+"""Check the driver API against its documentation, area by area. Prints {case: true or false} as JSON."""
 
 import ctypes
 import json
@@ -51,7 +51,7 @@ class Case:
         return int(values[0]) if (values == values[0]).all() else -1
 
     def kernel(self, which, *values):
-        """Parameters of a kernel node; they must live as long as it is being made."""
+        """Parameters of a kernel node, which must stay alive while the node is created."""
         parameters = cu.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = which
         parameters.gridDimX = parameters.gridDimY = parameters.gridDimZ = 1
@@ -300,7 +300,7 @@ def graphs(case: Case) -> None:
 
 
 def nested(case: Case, inner) -> None:
-    """Graphs in graphs, with fills, events and memory of their own."""
+    """Graphs in graphs, with fills, events and memory nodes."""
     outer, event = check(cu.cuGraphCreate(0)), check(cu.cuEventCreate(0))
     fill = cu.CUDA_MEMSET_NODE_PARAMS()
     fill.dst, fill.elementSize, fill.width, fill.height, fill.value = case.data, 4, N, 1, 7
@@ -378,14 +378,14 @@ def pools(case: Case) -> None:
     holds("and gets it back", int(check(cu.cuMemPoolGetAttribute(pool, used))) == 0)
     location = cu.CUmemLocation()
     location.type, location.id = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, 1
-    holds("other cards reach it", int(check(cu.cuMemPoolGetAccess(pool, location))) == 3)
+    holds("other GPUs reach it", int(check(cu.cuMemPoolGetAccess(pool, location))) == 3)
     check(cu.cuMemPoolDestroy(pool))
     says("a pool destroyed twice", cu.cuMemPoolDestroy(pool), "INVALID_VALUE")
     says("the default pool destroyed", cu.cuMemPoolDestroy(check(cu.cuDeviceGetDefaultMemPool(0))), "INVALID_VALUE")
 
 
 def virtual(case: Case) -> None:
-    """Addresses and memory apart."""
+    """Virtual addresses and physical memory, reserved separately."""
     prop, access = cu.CUmemAllocationProp(), cu.CUmemAccessDesc()
     prop.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     prop.location.type = access.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -396,7 +396,7 @@ def virtual(case: Case) -> None:
     start = int(check(cu.cuMemAddressReserve(4 * unit, 0, 0, 0)))
     first, second = (check(cu.cuMemCreate(unit, prop, 0)) for _ in range(2))
     holds("physical memory is charged", before - check(cu.cuMemGetInfo())[0] == 2 * unit)
-    says("more than the card has", cu.cuMemCreate(1 << 40, prop, 0), "OUT_OF_MEMORY")
+    says("more than the GPU has", cu.cuMemCreate(1 << 40, prop, 0), "OUT_OF_MEMORY")
     says("part of a unit", cu.cuMemCreate(unit // 2, prop, 0), "INVALID_VALUE")
     check(cu.cuMemMap(start, unit, 0, first, 0))
     check(cu.cuMemMap(start + unit, unit, 0, second, 0))

@@ -1,4 +1,4 @@
-"""Wrong calls of every kind; prints {case: name of the error} as JSON. Getting to the end is half of the test."""
+"""Make invalid calls of every kind; prints {case: name of the error} as JSON. Not crashing is half of the test."""
 
 import ctypes
 import json
@@ -30,7 +30,7 @@ def jit(text: str) -> tuple[str, str]:
 
 
 def fault(kernel: str, *values, block: int = 32) -> list[str]:
-    """A kernel that goes wrong in a context of its own: the launch, two synchronisations, an allocation."""
+    """Run a failing kernel in a new context: the launch, two synchronizations, an allocation."""
     context = check(driver.cuCtxCreate(None, 0, 0))
     module = load(ptx(SOURCE))
     values = values or (check(driver.cuMemAlloc(4096)),)
@@ -88,12 +88,12 @@ def main() -> None:
     found["PTX of the future"] = jit(GOOD.replace(".version 8.0", ".version 12.0"))
     found["sound module"] = jit(GOOD)
     found["vendor's private table"] = name(driver.cuGetExportTable(driver.CUuuid()))
-    found["not implemented"] = name(driver.cuArrayCreate(driver.CUDA_ARRAY_DESCRIPTOR()))
+    found["not implemented"] = name(driver.cuMipmappedArrayCreate(driver.CUDA_ARRAY3D_DESCRIPTOR(), 1))
     found["null in a kernel"] = fault("fill", 0, 1)
     found["null in a kernel with barriers"] = fault("late", 0)
     found["far past the end"] = fault("over")
     found["trap"] = fault("stop", 0)
-    found["barrier that nobody reaches"] = fault("half")
+    found["barrier that no other thread reaches"] = fault("half")
     pointer = upload(np.zeros(32, np.int32))
     launch(function(load(ptx(SOURCE)), "fill"), 1, 32, pointer, 7)
     found["after all that"] = int(download(pointer, np.zeros(32, np.int32)).sum())

@@ -1,7 +1,7 @@
-"""Keeps a card busy: `busy.py DEVICE MIB [copy | wild]`. Says when it runs, and with which error it ends.
+"""Keep a GPU busy: `busy.py DEVICE MIB [copy | wild]`. Prints `running`, and at the end the error.
 
-It runs a kernel that counts; with `copy` it copies all its memory to the card, with `wild` its kernel writes to no
-memory at all.
+It runs a kernel that counts. With `copy` it copies all its memory to the GPU; with `wild` its kernel writes to an
+invalid address.
 """
 
 import ctypes

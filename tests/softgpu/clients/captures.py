@@ -1,4 +1,4 @@
-"""Stream capture and graphs made by hand: what runs, how often, and what a capture refuses."""
+"""Stream capture and explicitly built graphs: what runs, how often, and what a capture refuses."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""A small convolutional network that tinygrad trains, its steps captured as a graph; prints its losses as JSON."""
+"""Train a small convolutional network with tinygrad, its steps captured as a graph; prints the losses as JSON."""
 
 import json
 import os
@@ -22,7 +22,7 @@ class Net:
 
 def main() -> None:
     Tensor.manual_seed(2)
-    # Which quarter of the image is bright.
+    # The class is the bright quarter of the image.
     labels = np.arange(16) % 4
     images = np.random.default_rng(0).standard_normal((16, 1, 14, 14)).astype(np.float32) * 0.1
     for image, label in zip(images, labels, strict=True):

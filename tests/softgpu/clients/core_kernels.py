@@ -20,7 +20,7 @@ from cuda.core import (
     launch,
 )
 
-warnings.filterwarnings("ignore")  # that nvJitLink is not installed
+warnings.filterwarnings("ignore")  # a warning that nvJitLink is not installed
 N = 4096
 SOURCE = """
 template <typename T> __global__ void scale(T *x, T factor, size_t n) {
@@ -52,7 +52,7 @@ def compiled(device: Device, source: str = SOURCE, **options) -> ObjectCode:
 
 
 def view(buffer, kind=np.float32) -> np.ndarray:
-    """A buffer that the host can reach, as an array."""
+    """Return a buffer that the host can access, as an array."""
     count = buffer.size // np.dtype(kind).itemsize
     pointer = ctypes.cast(int(buffer.handle), ctypes.POINTER(np.ctypeslib.as_ctypes_type(kind)))
     return np.ctypeslib.as_array(pointer, (count,))

@@ -1,43 +1,43 @@
-"""Looks at the cards as our agent does: `devices.py` once, `devices.py watch` until it is killed."""
+"""Read the GPUs as our agent does: `devices.py` once, `devices.py watch` until killed."""
 
 import dataclasses
 import json
 import sys
 import time
 
-from milligpu.devices.cards import Cards
-from milligpu.devices.events import XidEvents
-from milligpu.devices.health import Record, judge, note_observation, note_xid
+from milligpu.nvml.gpus import NvmlGpus
+from milligpu.nvml.health import HealthHistory, assess, note_reading, note_xid
+from milligpu.nvml.xid_events import XidEvents
 from milligpu.wire.inventory import encode_inventory
 
 
-def once(cards: Cards) -> dict[str, object]:
-    readings = [dataclasses.asdict(seen) for seen in cards.read()]
+def once(nvml: NvmlGpus) -> dict[str, object]:
+    readings = [dataclasses.asdict(reading) for reading in nvml.read()]
     for reading in readings:
         reading["throttled"] = sorted(reading.get("throttled", ()))
-    return {"inventory": json.loads(encode_inventory(cards.gpus())), "readings": readings}
+    return {"inventory": json.loads(encode_inventory(nvml.gpus())), "readings": readings}
 
 
-def watch(cards: Cards) -> None:
-    """Print how the cards are, whenever that changes."""
-    events = XidEvents(cards)
-    records = {gpu.uuid: Record() for gpu in cards.gpus()}
+def watch(nvml: NvmlGpus) -> None:
+    """Print the health messages of all GPUs whenever one changes."""
+    events = XidEvents(nvml)
+    histories = {gpu.uuid: HealthHistory() for gpu in nvml.gpus()}
     before: list[str] | None = None
     while True:
         event = events.wait(0.05)
         if event:
-            records[event.uuid] = note_xid(records[event.uuid], event.xid, time.monotonic())
-        for seen in cards.read():
-            records[seen.uuid] = note_observation(records[seen.uuid], seen, time.monotonic())
-        now = [judge(record).reason for record in records.values()]
+            histories[event.uuid] = note_xid(histories[event.uuid], event.xid, time.monotonic())
+        for vitals in nvml.vitals():
+            histories[vitals.uuid] = note_reading(histories[vitals.uuid], vitals, time.monotonic())
+        now = [assess(history).message for history in histories.values()]
         if now != before:
             print(json.dumps(now), flush=True)
             before = now
 
 
-with Cards() as all_cards:
+with NvmlGpus() as all_gpus:
     if sys.argv[1:] == ["watch"]:
         print("running", flush=True)
-        watch(all_cards)
+        watch(all_gpus)
     else:
-        print(json.dumps(once(all_cards)))
+        print(json.dumps(once(all_gpus)))

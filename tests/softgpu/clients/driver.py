@@ -1,4 +1,4 @@
-"""What the client programs share: the driver API through cuda-bindings, with errors raised."""
+"""Shared by the client programs: the driver API through cuda-bindings, with errors raised."""
 
 import ctypes
 import os
@@ -21,7 +21,7 @@ def check(result: tuple) -> Any:
 
 
 def ptx(source: str, arch: str = "compute_86", *more: str) -> bytes:
-    """Compile CUDA C, with further options of the compiler's."""
+    """Compile CUDA C; `options` are passed to the compiler."""
     program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     options = [f"--gpu-architecture={arch}".encode(), f"-I{os.environ['CUDA_PATH']}/include".encode()]
     options += [option.encode() for option in more]
@@ -52,7 +52,7 @@ def function(module: Any, name: str) -> Any:
 
 
 def launch(kernel: Any, grid: int, block: int, *values: Any, shared: int = 0, stream: Any = 0) -> None:
-    """Device pointers are passed as they are, ints as 32 bit, floats as f32."""
+    """Launch a kernel; device pointers are passed unchanged, ints as 32 bits, floats as f32."""
     kinds = tuple({int: ctypes.c_int, float: ctypes.c_float}.get(type(value)) for value in values)
     check(driver.cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, shared, stream, (values, kinds), 0))
 

@@ -1,4 +1,4 @@
-"""Exact arithmetic to compare with: rational results, rounded to a format in each of the four ways."""
+"""Exact reference arithmetic: rational results, rounded to a format in each of the four modes."""
 
 import math
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def rounded(value: Fraction, form: Format, side: str) -> float:
 
 
 def root(value: Fraction) -> Fraction:
-    """A number that rounds as the square root does: exact, or between the same neighbours in 200 bits."""
+    """A number that rounds like the square root: exact, or between the same neighbors in 200 bits."""
     bits = 400 + value.denominator.bit_length()
     scaled = (value.numerator << 2 * bits) // value.denominator
     whole = math.isqrt(scaled)

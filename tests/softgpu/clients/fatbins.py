@@ -1,4 +1,4 @@
-"""PTX in fat binaries, packed by the vendor's own tool in each way; prints {case: architecture or error}."""
+"""PTX in fat binaries, packed by NVIDIA's own tool in each way; prints {case: architecture or error}."""
 
 import ctypes
 import json
@@ -18,7 +18,7 @@ WAYS = {
 
 
 def text(architecture: int) -> bytes:
-    """Writes for which architecture it was; long enough to be worth compressing."""
+    """A kernel that writes the architecture it was compiled for; long enough to be worth compressing."""
     return (
         f""".version 7.8
 .target sm_{architecture}
@@ -49,7 +49,7 @@ def packed(options: tuple[str, ...], *architectures: int, cubin: bool = False) -
 
 
 def elf() -> bytes:
-    """The head of machine code for sm_86: all that the packer looks at."""
+    """The header of machine code for sm_86, which is all that the packer reads."""
     head = bytearray(64)
     head[:8] = b"\x7fELF\x02\x01\x01\x33"
     head[16:24] = b"\x02\x00\xbe\x00\x01\x00\x00\x00"
@@ -59,7 +59,7 @@ def elf() -> bytes:
 
 
 def loaded(image: bytes) -> str:
-    """What the kernel in it says, or the driver's error."""
+    """The architecture that the kernel writes, or the driver's error."""
     buffer = ctypes.create_string_buffer(image)
     try:
         return ran(check(driver.cuModuleLoadFatBinary(ctypes.addressof(buffer))))
@@ -80,7 +80,7 @@ class Wrapper(ctypes.Structure):
 
 
 def from_a_program(image: bytes) -> str:
-    """As compilers link it in: behind a pointer."""
+    """The form in which compilers link it in: behind a pointer."""
     buffer = ctypes.create_string_buffer(image)
     wrapper = Wrapper(0x466243B1, 1, ctypes.addressof(buffer), None)
     return ran(check(driver.cuModuleLoadData(ctypes.addressof(wrapper))))
@@ -103,8 +103,8 @@ def main() -> None:
     found["wrapped"] = from_a_program(image)
     found["file"] = from_a_file(image)
     found["half a file"] = from_a_file(image[: len(image) // 2])
-    found["beside machine code"] = loaded(packed(WAYS["zstd"], 75, cubin=True))
-    found["only for newer cards"] = loaded(packed(WAYS["zstd"], 90, 100))
+    found["next to machine code"] = loaded(packed(WAYS["zstd"], 75, cubin=True))
+    found["only for newer GPUs"] = loaded(packed(WAYS["zstd"], 90, 100))
     found["only machine code"] = loaded(packed(WAYS["plain"], cubin=True))
     for way in ("zstd", "lz4"):
         broken = bytearray(packed(WAYS[way], 80))

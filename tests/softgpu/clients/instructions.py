@@ -1,6 +1,6 @@
-"""Instructions that few programs use, in CUDA C beside what they should give; prints {name: "ok" or what is wrong}.
+"""Rare instructions, in CUDA C next to the expected result; prints {name: "ok" or the difference}.
 
-Every kernel gets 32-bit words and writes 32-bit words; one thread per word.
+Every kernel reads 32-bit words and writes 32-bit words; one thread per word.
 """
 
 import json
@@ -31,7 +31,7 @@ def words(values: np.ndarray) -> np.ndarray:
 
 
 def atomics() -> dict[str, tuple[str, np.ndarray]]:
-    """Sums of numbers that are exact in every type, by 64 threads in one place."""
+    """Sums by 64 threads in one place, of numbers that are exact in every type."""
 
     def full(value):
         return np.full(N, value)

@@ -1,4 +1,4 @@
-"""Kernels in CUDA C beside what numpy computes; prints {name: "ok" or what is wrong} as JSON."""
+"""Kernels in CUDA C compared with numpy; prints {name: "ok" or the difference} as JSON."""
 
 import json
 import math
@@ -18,7 +18,7 @@ def each(compute) -> np.ndarray:
 
 
 def cases() -> dict[str, tuple[str, np.ndarray, float]]:
-    """Name to the body (or the whole source), what it gives, and how exactly."""
+    """Name to the kernel's body (or whole source), the expected result, and the tolerance."""
     fibonacci = [0, 1, 1, 2, 3, 5, 8, 13, 21, 34]
     warps = (slice(0, 32), slice(32, 64))
     found: dict[str, tuple[str, np.ndarray, float]] = {}

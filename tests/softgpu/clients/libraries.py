@@ -1,4 +1,4 @@
-"""What newer clients use: libraries, pools, extended launches, rectangles. Prints {case: truth} as JSON."""
+"""Newer features: libraries, memory pools, extended launches, 2D copies. Prints {case: true or false}."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Matrices of a warp between memory and registers, and `nvcuda::wmma`; prints {case: "ok" or what is wrong}."""
+"""Matrices of a warp, in memory and registers, and `nvcuda::wmma`; prints {case: "ok" or the difference}."""
 
 import json
 
@@ -7,7 +7,7 @@ from driver import Failed, check, download, driver, function, launch, load, ptx,
 
 RNG = np.random.default_rng(8)
 SHAPES = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
-# Type of the inputs and of the sum in CUDA C, and what numpy calls them.
+# Input and sum type in CUDA C, and numpy's names for them.
 KINDS = {
     "half float": ("__half", "float", np.float16, np.float32),
     "half half": ("__half", "__half", np.float16, np.float16),
@@ -17,7 +17,7 @@ KINDS = {
     "tf32": ("float", "float", np.float32, np.float32),
     "double": ("double", "double", np.float64, np.float64),
 }
-# One warp; matrix 0 goes in rows, matrices 1 to 3 follow it.
+# One warp; matrix 0 is stored in rows, matrices 1 to 3 follow it.
 MOVES = """
 extern "C" __global__ void k(const unsigned short *x, unsigned *o, unsigned short *t) {
   __shared__ __align__(16) unsigned short s[256], u[256]; int i = threadIdx.x; unsigned a, b, c, d, m;

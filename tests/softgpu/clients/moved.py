@@ -1,6 +1,7 @@
-"""A training that is checkpointed and restored onto another card in the middle, beside one that is not.
+"""Two trainings, one of which is checkpointed and restored onto another GPU midway.
 
-Two cards of the same model and one of another. The parent, as root, moves the child from the first to the second.
+There are two GPUs of one model and one of another. The parent runs as root and moves the child from the first to
+the second.
 """
 
 import json
@@ -47,8 +48,8 @@ def state() -> list[dict]:
 
 
 def held(pid: int) -> list[int]:
-    """How much of each card a process holds."""
-    return [sum(each["memory"] for each in card["processes"] if each["pid"] == pid) for card in state()]
+    """The memory that a process holds on each GPU."""
+    return [sum(each["memory"] for each in gpu["processes"] if each["pid"] == pid) for gpu in state()]
 
 
 def spawn() -> subprocess.Popen:
@@ -70,7 +71,7 @@ def pair(old: int, new: int):
     from driver import check, driver  # noqa: PLC0415
 
     found = driver.CUcheckpointGpuPair()
-    found.oldUuid, found.newUuid = (check(driver.cuDeviceGetUuid(card)) for card in (old, new))
+    found.oldUuid, found.newUuid = (check(driver.cuDeviceGetUuid(gpu)) for gpu in (old, new))
     arguments = driver.CUcheckpointRestoreArgs()
     arguments.gpuPairs = [found]
     arguments.gpuPairsCount = 1

@@ -1,4 +1,4 @@
-"""Unmodified numba-cuda on the software GPU: what its kernels compute beside what numpy does."""
+"""Unmodified numba-cuda on the software GPU: its kernels compared with numpy."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from numba import cuda, float32, int32, uint64
 
-warnings.filterwarnings("ignore")  # advice about occupancy and copies
+warnings.filterwarnings("ignore")  # warnings about occupancy and copies
 BLOCK = 128
 RNG = np.random.default_rng(3)
 
@@ -191,7 +191,7 @@ def memories() -> bool:
 
 
 def peers() -> bool:
-    """From one card to the other and back, each with a kernel of its own."""
+    """Copy from one GPU to the other and back, with a kernel on each."""
     with cuda.gpus[0]:
         here = cuda.to_device(np.arange(1000, dtype=np.float32))
         with cuda.gpus[1]:
@@ -203,7 +203,7 @@ def peers() -> bool:
 
 
 def refusals() -> bool:
-    """Errors of the driver arrive as numba's own."""
+    """Errors of the driver arrive as numba's own exceptions."""
     try:
         cuda.device_array(1 << 50, np.int8)
     except Exception as error:

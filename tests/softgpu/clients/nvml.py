@@ -1,6 +1,6 @@
-"""Asks unmodified nvidia-ml-py for everything that management tools want, and prints what it was told as JSON.
+"""Call everything that management tools use of unmodified nvidia-ml-py, and print the answers as JSON.
 
-`nvml.py`: one object per card; `nvml.py wrong`: the error of each wrong call; `nvml.py events`: waits for events.
+`nvml.py`: one object per GPU; `nvml.py wrong`: the error of each invalid call; `nvml.py events`: waits for events.
 """
 
 import ctypes
@@ -13,14 +13,22 @@ import pynvml as nvml
 
 
 def told(call: Callable, *arguments: object) -> object:
-    """An answer, or the name of the error."""
+    """The answer of a call, or the name of its error."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
         return type(error).__name__
 
 
-def card(index: int) -> dict[str, object]:
+def process_utilization(handle: object) -> dict[int, int]:
+    """The utilization of each process; NVML answers "not found" where it has no sample."""
+    try:
+        return {sample.pid: sample.smUtil for sample in nvml.nvmlDeviceGetProcessUtilization(handle, 0)}
+    except nvml.NVMLError_NotFound:
+        return {}
+
+
+def gpu(index: int) -> dict[str, object]:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory, rates = nvml.nvmlDeviceGetMemoryInfo(handle), nvml.nvmlDeviceGetUtilizationRates(handle)
     handles = [nvml.nvmlDeviceGetHandleByIndex(at) for at in range(nvml.nvmlDeviceGetCount())]
@@ -32,16 +40,14 @@ def card(index: int) -> dict[str, object]:
         "minor": nvml.nvmlDeviceGetMinorNumber(handle),
         "bus": nvml.nvmlDeviceGetPciInfo(handle).busId,
         "capability": nvml.nvmlDeviceGetCudaComputeCapability(handle),
+        "driver": [nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion_v2()],
         "cores": nvml.nvmlDeviceGetNumGpuCores(handle),
         "memory": [memory.total, memory.free, memory.used],
         "memory_v2": nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).total,
         "processes": {p.pid: p.usedGpuMemory for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)},
         "graphics": nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
-        "utilisation": [rates.gpu, rates.memory],
-        "process_utilisation": {
-            sample.pid: sample.smUtil
-            for sample in (nvml.nvmlDeviceGetProcessUtilization(handle, 0) if rates.gpu else [])
-        },
+        "utilization": [rates.gpu, rates.memory],
+        "process_utilization": process_utilization(handle),
         "temperature": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "slowdown": nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
         "power": nvml.nvmlDeviceGetPowerUsage(handle),
@@ -63,6 +69,7 @@ def card(index: int) -> dict[str, object]:
         "ecc": nvml.nvmlDeviceGetEccMode(handle),
         "ecc_errors": nvml.nvmlDeviceGetTotalEccErrors(handle, 1, nvml.NVML_VOLATILE_ECC),
         "mig": told(nvml.nvmlDeviceGetMigMode, handle),
+        "instance": told(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, 0),
         "fan": told(nvml.nvmlDeviceGetFanSpeed, handle),
         "nvlinks": [told(nvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(18)],
         "nvlink_peer": getattr(told(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, 0), "busId", None),
@@ -74,7 +81,7 @@ def card(index: int) -> dict[str, object]:
 
 
 def wrong() -> dict[str, object]:
-    """What a real driver refuses, and with which error."""
+    """Calls that a real driver refuses, and the error of each."""
     library = ctypes.CDLL("libnvidia-ml.so.1")
     found: dict[str, object] = {"before init": told(nvml.nvmlDeviceGetCount)}
     nvml.nvmlInit()
@@ -146,7 +153,7 @@ def events() -> dict[str, object]:
 
 
 def settings() -> dict[str, object]:
-    """What root may change, and that others may not."""
+    """Settings that root may change and others may not."""
     nvml.nvmlInit()
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     least, most = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
@@ -160,13 +167,13 @@ def settings() -> dict[str, object]:
     nvml.nvmlDeviceSetPersistenceMode(handle, 0)
     nvml.nvmlShutdown()
     os.chdir(os.environ["MILLIGPU_SOFTGPU"])
-    os.environ["MILLIGPU_SOFTGPU"] = "."  # the folders above are not for everybody
+    os.environ["MILLIGPU_SOFTGPU"] = "."  # other users cannot read the directories above
     if os.fork() == 0:
         os.setuid(65534)
         nvml.nvmlInit()
         refused = told(nvml.nvmlDeviceSetPersistenceMode, nvml.nvmlDeviceGetHandleByIndex(0), 1)
         os._exit(refused != "NVMLError_NoPermission")
-    found["nobody"] = os.waitstatus_to_exitcode(os.wait()[1])
+    found["other user"] = os.waitstatus_to_exitcode(os.wait()[1])
     return found
 
 
@@ -194,7 +201,7 @@ def main() -> None:
             result = accounting(mode)
         case _:
             nvml.nvmlInit()
-            result = [card(index) for index in range(nvml.nvmlDeviceGetCount())]
+            result = [gpu(index) for index in range(nvml.nvmlDeviceGetCount())]
     print(json.dumps(result))
 
 

@@ -1,6 +1,6 @@
-"""Kernels of known duration on a card in modelled time: what events say of them, alone and beside others.
+"""Kernels of known duration in modeled time: what CUDA events measure, alone and next to other processes.
 
-A parent starts children on the same card and tells them when to launch; each prints the milliseconds between the
+A parent starts children on the same GPU and tells them when to launch; each prints the milliseconds between the
 ends of its kernels.
 """
 
@@ -85,7 +85,7 @@ def busy(process: subprocess.Popen) -> float:
 
 
 def together() -> dict:
-    """Two processes with 1 ms kernels, and what the card says it did for each."""
+    """Two processes with 1 ms kernels, and the GPU time that the GPU reports for each."""
     children = [spawn(), spawn()]
     for each in children:
         tell(each, MS, 60)
@@ -98,14 +98,14 @@ def together() -> dict:
 
 
 def killed() -> dict:
-    """A process that dies with seconds of work queued leaves the card to others."""
+    """A process that is killed with seconds of queued work frees the GPU for others."""
     victim, other = spawn(), spawn()
     tell(victim, 50 * MS, 100)
     while busy(victim) < 60:
         time.sleep(0.01)
     victim.kill()
     victim.wait()
-    while len(state()["processes"]) > 2:  # this one's own and the other's
+    while len(state()["processes"]) > 2:  # this process and the other
         time.sleep(0.01)
     tell(other, 4 * MS, 10)
     gaps = hear(other)

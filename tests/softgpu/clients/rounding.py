@@ -1,4 +1,4 @@
-"""Arithmetic and conversions in all rounding modes beside exact results; prints {name: "ok" or what is wrong}."""
+"""All rounding modes of arithmetic and conversions, and exact results; prints {name: "ok" or the difference}."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ OPERATIONS: dict[str, tuple[str, Number]] = {
 
 
 def numbers(kind: str, seed: int) -> np.ndarray:
-    """Finite and not zero, of all sizes, and often near to each other: there rounding is decided."""
+    """Finite and nonzero numbers of all sizes, often close to each other, where rounding matters."""
     real, word, _ = KINDS[kind]
     rng = np.random.default_rng(seed)
     values = rng.integers(0, np.iinfo(word).max, 4 * N, dtype=word).view(real)
@@ -55,7 +55,7 @@ def arithmetic() -> dict[str, str]:
     for kind, operation, side in cases:
         a, b, c = (numbers(kind, seed) for seed in (1, 2, 3))
         with np.errstate(over="ignore", under="ignore"):
-            c[N // 4 : N // 2] = -(a * b)[N // 4 : N // 2]  # what cancels leaves only what was rounded away
+            c[N // 4 : N // 2] = -(a * b)[N // 4 : N // 2]  # cancellation leaves only the rounding error
         c[~np.isfinite(c)] = 1
         output = upload(np.zeros(N, KINDS[kind][0]))
         launch(function(module, f"{kind}_{operation}_{side}"), 1, N, upload(a), upload(b), upload(c), output)
@@ -74,7 +74,7 @@ def compare(got: np.ndarray, want: list[float], given: np.ndarray) -> str:
     return "ok" if not bad else f"{len(bad)} wrong: of {given[bad[0]]} got {got[bad[0]]!r}, want {want[bad[0]]!r}"
 
 
-# What CUDA calls the type, its header, and its conversions.
+# CUDA's name of the type, its header, and its conversions.
 HALVES = {
     "half": ("__half", "fp16", "__float2half", "__half2float", "__halves2half2"),
     "bfloat": ("__nv_bfloat16", "bf16", "__float2bfloat16", "__bfloat162float", "__halves2bfloat162"),
@@ -82,7 +82,7 @@ HALVES = {
 
 
 def halves() -> dict[str, str]:
-    """Fused sums of 16 bits, rounded once; of one and of two in a register."""
+    """Fused sums of 16-bit floats, rounded once; of one and of two in a register."""
     rng = np.random.default_rng(4)
     results: dict[str, str] = {}
     for kind, (type_, header, convert, back, pair) in HALVES.items():
@@ -112,7 +112,7 @@ def _cut(values: np.ndarray, kind: str) -> np.ndarray:
     return np.array([rounded(Fraction(float(v)), form, "rn") for v in values], np.float32)
 
 
-# Name of a function to its argument's type, and how its result becomes a float again.
+# Name of a function to the type of its argument, and how its result becomes a float again.
 CONVERSIONS = {
     "__int2float": ("int", "float"), "__uint2float": ("unsigned", "float"), "__ll2float": ("long long", "float"),
     "__ull2float": ("unsigned long long", "float"), "__ll2double": ("long long", "double"),
@@ -159,14 +159,14 @@ def _values(rng: np.random.Generator, type_: type) -> np.ndarray:
 
 
 def flushing() -> dict[str, str]:
-    """With `--ftz=true` subnormal numbers are zeros, going in and coming out; and clamping."""
+    """With `--ftz=true` subnormal inputs and results are zeros; also clamping."""
     body = (
         'extern "C" __global__ void k(const float *x, float *o) { int i = threadIdx.x; float v = x[i];'
         " o[i] = v * 0.5f; o[i + N] = v + 1e-39f; o[i + 2 * N] = fmaf(v, 1e10f, 0.f);"
         " o[i + 3 * N] = __saturatef(v);"
         " o[i + 4 * N] = v < 1e-38f && v > 0 ? 1.f : 0.f; o[i + 5 * N] = fmaxf(v, -1.f); }"
     ).replace("N", "8")
-    zero = np.float32(0)  # with which a sum of zeros is a positive one
+    zero = np.float32(0)  # so that a sum of zeros is +0
     x = np.array([1e-39, -1e-39, 1.5e-38, -1.5e-38, 1, -2, 0.25, np.nan], np.float32)
     with np.errstate(all="ignore"):
         flush = lambda v: np.where(np.abs(v) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), v), v)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Order and time: streams, events, callbacks, graphs, peers. Prints {case: truth} as JSON."""
+"""Order and time: streams, events, callbacks, graphs, peers. Prints {case: true or false} as JSON."""
 
 import ctypes
 import json
@@ -95,7 +95,7 @@ def main() -> None:
     other = check(driver.cuCtxCreate(None, 0, 1))
     copy = check(driver.cuMemAlloc(4 * N))
     check(driver.cuMemcpyPeer(copy, other, data, context, 4 * N))
-    found["a copy between two cards"] = bool((download(copy, np.zeros(N, np.int32)) == 106).all())
+    found["a copy between two GPUs"] = bool((download(copy, np.zeros(N, np.int32)) == 106).all())
     found["contexts take memory"] = check(driver.cuMemGetInfo())[0] < check(driver.cuMemGetInfo())[1] - 4 * N
     print(json.dumps(found))
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\tcri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x95\x01\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\x12?\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\tcri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x91\x01\n\x10PodSandboxFilter\x12G\n\x0elabel_selector\x18\x03 \x03(\x0b\x32/.runtime.v1.PodSandboxFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x15ListPodSandboxRequest\x12,\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1c.runtime.v1.PodSandboxFilter\"D\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.runtime.v1.PodSandboxState\"?\n\x16ListPodSandboxResponse\x12%\n\x05items\x18\x01 \x03(\x0b\x32\x16.runtime.v1.PodSandbox\"\x8f\x01\n\x0f\x43ontainerFilter\x12\x46\n\x0elabel_selector\x18\x04 \x03(\x0b\x32..runtime.v1.ContainerFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x15ListContainersRequest\x12+\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerFilter\"B\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x05state\x18\x06 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\"C\n\x16ListContainersResponse\x12)\n\ncontainers\x18\x01 \x03(\x0b\x32\x15.runtime.v1.Container*:\n\x0fPodSandboxState\x12\x11\n\rSANDBOX_READY\x10\x00\x12\x14\n\x10SANDBOX_NOTREADY\x10\x01*k\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x00\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x01\x12\x14\n\x10\x43ONTAINER_EXITED\x10\x02\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x03\x32\xc7\x02\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\x12?\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\x12W\n\x0eListPodSandbox\x12!.runtime.v1.ListPodSandboxRequest\x1a\".runtime.v1.ListPodSandboxResponse\x12W\n\x0eListContainers\x12!.runtime.v1.ListContainersRequest\x1a\".runtime.v1.ListContainersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,6 +33,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._loaded_options = None
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._serialized_options = b'8\001'
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._loaded_options = None
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._serialized_options = b'8\001'
+  _globals['_PODSANDBOXSTATE']._serialized_start=1028
+  _globals['_PODSANDBOXSTATE']._serialized_end=1086
+  _globals['_CONTAINERSTATE']._serialized_start=1088
+  _globals['_CONTAINERSTATE']._serialized_end=1195
   _globals['_VERSIONREQUEST']._serialized_start=25
   _globals['_VERSIONREQUEST']._serialized_end=58
   _globals['_VERSIONRESPONSE']._serialized_start=60
@@ -43,6 +51,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSRESPONSE']._serialized_end=319
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_start=276
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_end=319
-  _globals['_RUNTIMESERVICE']._serialized_start=322
-  _globals['_RUNTIMESERVICE']._serialized_end=471
+  _globals['_PODSANDBOXFILTER']._serialized_start=322
+  _globals['_PODSANDBOXFILTER']._serialized_end=467
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._serialized_start=415
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._serialized_end=467
+  _globals['_LISTPODSANDBOXREQUEST']._serialized_start=469
+  _globals['_LISTPODSANDBOXREQUEST']._serialized_end=538
+  _globals['_PODSANDBOX']._serialized_start=540
+  _globals['_PODSANDBOX']._serialized_end=608
+  _globals['_LISTPODSANDBOXRESPONSE']._serialized_start=610
+  _globals['_LISTPODSANDBOXRESPONSE']._serialized_end=673
+  _globals['_CONTAINERFILTER']._serialized_start=676
+  _globals['_CONTAINERFILTER']._serialized_end=819
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._serialized_start=415
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._serialized_end=467
+  _globals['_LISTCONTAINERSREQUEST']._serialized_start=821
+  _globals['_LISTCONTAINERSREQUEST']._serialized_end=889
+  _globals['_CONTAINER']._serialized_start=891
+  _globals['_CONTAINER']._serialized_end=957
+  _globals['_LISTCONTAINERSRESPONSE']._serialized_start=959
+  _globals['_LISTCONTAINERSRESPONSE']._serialized_end=1026
+  _globals['_RUNTIMESERVICE']._serialized_start=1198
+  _globals['_RUNTIMESERVICE']._serialized_end=1525
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,4 @@
-"""Integer arithmetic; what instructions of the same name do to floats is in `floating`."""
+"""Integer arithmetic. Instructions of the same name on floats are in `floating`."""
 
 from milligpu.softgpu.llvm import floating
 from milligpu.softgpu.llvm.table import instruction, last_type
@@ -66,12 +66,12 @@ def _product(w: Writer, ins: Instruction, kind: Type) -> str:
     full = w.emit(f"mul i{double} {a}, {b}")
     if ins.has("wide"):
         return full
-    # The upper half; of a product of 24 bits each, that is what lies above bit 15.
+    # The upper half; for the product of two 24-bit numbers, that is everything above bit 15.
     return w.resize(w.emit(f"lshr i{double} {full}, {16 if small else kind.bits}"), double, kind.bits)
 
 
 def _divide(w: Writer, ins: Instruction, kind: Type) -> None:
-    """As hardware: a division by zero gives all ones, the one overflow wraps, nothing traps."""
+    """Divide as the hardware does: by zero gives all ones, the one overflow wraps, nothing traps."""
     llvm = llvm_type(kind)
     a, b = w.read(w.operand(ins, 1), kind), w.read(w.operand(ins, 2), kind)
     zero = w.emit(f"icmp eq {llvm} {b}, 0")
@@ -139,7 +139,7 @@ def _mad_with_carry(w: Writer, ins: Instruction) -> None:
 
 
 def _carry(w: Writer, ins: Instruction, kind: Type, *, with_carry: bool) -> None:
-    """Add or subtract in twice the width; the bit above is the carry (or borrow)."""
+    """Add or subtract in twice the width; the bit above the result is the carry (or borrow)."""
     values = w.bits(w.operand(ins, 1), kind.bits), w.bits(w.operand(ins, 2), kind.bits)
     _chain(w, ins, kind, ins.opcode.removesuffix("c"), values, with_carry=with_carry)
 
@@ -176,7 +176,7 @@ def _sad(w: Writer, ins: Instruction) -> None:
 
 @instruction("dp4a", "dp2a")
 def _dot(w: Writer, ins: Instruction) -> None:
-    """Products of bytes with bytes, or of 16 bits with the lower or upper two bytes, added up."""
+    """Sum the products of bytes with bytes, or of 16-bit numbers with the lower or upper two bytes."""
     kinds = [TYPES[part] for part in ins.modifiers if part in TYPES]
     if len(kinds) != 2:
         raise w.wrong(f"{ins}: two types needed")

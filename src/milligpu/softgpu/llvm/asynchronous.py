@@ -1,6 +1,6 @@
-"""Copies that a card does on the side, and barriers in shared memory that count them.
+"""Asynchronous copies, and the barriers in shared memory that count them.
 
-Here a copy is done at once, so whoever waits for it later has nothing to wait for.
+Here a copy runs at once, so a later wait for it returns immediately.
 """
 
 from milligpu.softgpu.llvm.memory import space
@@ -18,7 +18,7 @@ def _copy(w: Writer, ins: Instruction) -> None:
     if any(ins.has(each) for each in _GROUPS):
         return
     if ins.has("mbarrier"):
-        # The arrival that the copies trigger; unless told not to, the barrier expects one more for it.
+        # The arrival that the copies trigger. Without `noinc`, the barrier expects one more arrival for it.
         if ins.has("noinc"):
             _arrive(w, w.operand(ins, 0), space(ins), "1")
         w.needs_fibers = True
@@ -48,7 +48,7 @@ def _copy_bytes(w: Writer, to: str, origin: str, count: str) -> None:
 
 
 def _copy_bulk(w: Writer, ins: Instruction) -> None:
-    """From global to shared memory and back; a barrier is told how many bytes came."""
+    """Copy between global and shared memory; a barrier counts the copied bytes."""
     spaces = [part.split("::")[0] for part in ins.modifiers if part.split("::")[0] in ("shared", "global")]
     if len(spaces) != 2 or ins.has("multicast::cluster"):
         raise w.refuse(f"{ins}: unsupported")
@@ -60,7 +60,7 @@ def _copy_bulk(w: Writer, ins: Instruction) -> None:
 
 
 def _arrive(w: Writer, barrier: Operand, where: str, count: str, *, drop: bool = False, bytes_: str = "0") -> str:
-    """Returns the barrier's state before."""
+    """Arrive at a barrier; returns its state before the arrival."""
     w.needs_fibers = True
     pointer = w.pointer(barrier, where)
     arguments = [("ptr", pointer), ("i32", count), ("i32", str(int(drop))), ("i32", bytes_)]
@@ -93,7 +93,7 @@ def _barrier(w: Writer, ins: Instruction) -> None:
 
 
 def _arrive_by(w: Writer, ins: Instruction, where: str, *, drop: bool) -> None:
-    """With or without a register for the state, and a count of threads or of bytes."""
+    """Translate `arrive`, with or without a register for the state, with a count of threads or of bytes."""
     operands = ins.operands if isinstance(w.operand(ins, 0), Name) else (Name("_"), *ins.operands)
     number = w.bits(operands[2], 32) if len(operands) > 2 else None
     if len(operands) < 2:

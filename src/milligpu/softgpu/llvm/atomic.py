@@ -1,4 +1,4 @@
-"""Atomics: what the CPU has is one instruction, the rest is a loop around a compare-and-swap."""
+"""Atomics: one instruction where the CPU has it, otherwise a loop around a compare-and-swap."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from milligpu.softgpu.llvm.memory import lanes, space, vector_width
 from milligpu.softgpu.llvm.table import instruction, last_type, one_of
 from milligpu.softgpu.llvm.writer import Writer, llvm_type
 from milligpu.softgpu.ptx.syntax import Instruction, Name, Operand
-from milligpu.softgpu.ptx.types import F32, F64, Kind, Type
+from milligpu.softgpu.ptx.types import F32, F64, ScalarKind, Type
 
 _VERBS = ("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas")
 _INTEGER = {"inc": "uinc_wrap", "dec": "udec_wrap", "exch": "xchg"}
@@ -25,7 +25,7 @@ def _atomic(w: Writer, ins: Instruction) -> None:
     count = vector_width(ins)
     sources = lanes(w, operands[2], count)
     targets = (Name("_"),) * count if ins.opcode == "red" else lanes(w, operands[0], count)
-    # Each element of a vector is updated by itself; the vector as a whole is not one update on a card either.
+    # Each element of a vector is updated separately; on a real GPU the vector is not one update either.
     for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
         place = w.emit(f"getelementptr i8, ptr {pointer}, i64 {at * kind.bytes}") if at else pointer
         old = _swap(w, operands, place, kind) if verb == "cas" else _update(w, verb, place, kind, source)
@@ -66,12 +66,12 @@ def _one_instruction(w: Writer, verb: str, place: str, kind: Type, value: str) -
 
 def _integer_verb(verb: str, kind: Type) -> str:
     if verb in ("min", "max"):
-        return verb if kind.kind is Kind.SIGNED else f"u{verb}"
+        return verb if kind.kind is ScalarKind.SIGNED else f"u{verb}"
     return _INTEGER.get(verb, verb)
 
 
 def _loop(w: Writer, place: str, kind: Type, combined: Callable[[str], str]) -> str:
-    """Compute the new value from the old one until nobody was there in between."""
+    """Compute the new value from the old one, and retry while another thread wrote in between."""
     word, seen = f"i{kind.bits}", w.fresh("o")
     w.slots.append(f"  {seen} = alloca {word}")
     w.do(f"store {word} {w.emit(f'load atomic {word}, ptr {place} monotonic, align {kind.bytes}')}, ptr {seen}")

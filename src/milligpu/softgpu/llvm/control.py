@@ -1,16 +1,16 @@
-"""Branches, calls and what ends a thread."""
+"""Branches, calls and the end of a thread."""
 
 from milligpu.softgpu.llvm.table import instruction, last_type
 from milligpu.softgpu.llvm.work import note_work, sleep
 from milligpu.softgpu.llvm.writer import Writer
 from milligpu.softgpu.ptx.syntax import Group, Instruction, Name
 
-# Functions of the device's own library that a kernel may call, and what runs them.
+# Functions of the device library that a kernel may call, and the runtime functions that implement them.
 _BUILTIN = {"vprintf": "sg_printf", "malloc": "sg_malloc", "free": "sg_free", "__assertfail": "sg_assert"}
 
 
 def label(name: str) -> str:
-    """A PTX label as LLVM writes it."""
+    """Return a PTX label as an LLVM label."""
     return f'"L.{name}"'
 
 
@@ -40,18 +40,18 @@ def _trap(w: Writer, ins: Instruction) -> None:  # noqa: ARG001
 
 @instruction("nanosleep")
 def _sleep(w: Writer, ins: Instruction) -> None:
-    """Advice in real time; time that passes on a modelled card."""
+    """Sleep: a hint in real time; in modeled time, its duration is counted."""
     sleep(w, w.bits(w.operand(ins, 0), 32))
 
 
 @instruction("pmevent", "griddepcontrol", "setmaxnreg")
 def _nothing(w: Writer, ins: Instruction) -> None:
-    """Advice to the hardware's scheduler."""
+    """Ignore a hint to the hardware's scheduler."""
 
 
 @instruction("mapa")
 def _same_block(w: Writer, ins: Instruction) -> None:
-    """The address of a shared variable in another block of the cluster, which has only this one."""
+    """Map a shared variable's address to another block of the cluster; here a cluster is one block."""
     bits = last_type(w, ins).bits
     w.write_bits(w.operand(ins, 0), bits, w.bits(w.operand(ins, 1), bits))
 
@@ -90,7 +90,7 @@ def _call(w: Writer, ins: Instruction) -> None:
 
 
 def _place(w: Writer, name: str) -> str:
-    """Where an argument or result is: a `.param` variable, or a register used as one."""
+    """The location of an argument or result: a `.param` variable, or a register used as one."""
     pointer = w.pointer_to(name)
     if pointer is not None:
         return pointer

@@ -6,7 +6,7 @@ from milligpu.softgpu.llvm.special import SHARED_WINDOW
 from milligpu.softgpu.llvm.table import instruction, last_type, types
 from milligpu.softgpu.llvm.writer import Writer, base_type, llvm_type
 from milligpu.softgpu.ptx.syntax import Instruction, Vector
-from milligpu.softgpu.ptx.types import F32, S32, TYPES, Kind, Type
+from milligpu.softgpu.ptx.types import F32, S32, TYPES, ScalarKind, Type
 
 _WIDTHS = {"half": 16, "float": 32, "double": 64}
 # As LLVM writes them.
@@ -38,7 +38,7 @@ def _move(w: Writer, ins: Instruction) -> None:
 
 @instruction("cvta")
 def _to_generic(w: Writer, ins: Instruction) -> None:
-    """Shared addresses are offsets into the block's window; all other spaces already are generic."""
+    """Convert a shared address, an offset into the block's window; all other spaces are generic already."""
     value = w.bits(w.operand(ins, 1), 64)
     if any(part.startswith("shared") for part in ins.modifiers):
         base = w.emit("ptrtoint ptr %shared to i64")
@@ -95,7 +95,7 @@ def _convert(w: Writer, ins: Instruction) -> None:
 
 
 def _pack(w: Writer, ins: Instruction, target: Type) -> None:
-    """Two f32 into a pair of halves; the first source is the upper half."""
+    """Convert two f32 to a pair of halves; the first source is the upper half."""
     half = TYPES[target.name.removesuffix("x2")]
     parts: list[str] = []
     for at in (2, 1):
@@ -105,10 +105,10 @@ def _pack(w: Writer, ins: Instruction, target: Type) -> None:
 
 
 def narrowed(w: Writer, ins: Instruction, target: Type, source: Type, value: str) -> str:
-    """A float as the value that `to_bits` of the target type takes, rounded, held and clamped."""
+    """Convert a float to what `to_bits` of the target type takes: rounded, saturated and clamped."""
     side = side_of(ins)
     have, want = base_type(source), base_type(target)
-    if target.kind is Kind.BFLOAT:
+    if target.kind is ScalarKind.BFLOAT:
         if have == "half":
             value = w.emit(f"fpext half {value} to float")
         elif have == "double":
@@ -124,14 +124,14 @@ def narrowed(w: Writer, ins: Instruction, target: Type, source: Type, value: str
 
 
 def _hold(w: Writer, target: Type, value: str) -> str:
-    """Infinities and what rounds to them become the largest number of the type; a NaN stays one."""
+    """Turn infinities, and what rounds to them, into the largest number of the type; keep NaN."""
     llvm, largest = llvm_type(target), _LARGEST[target.name]
     low = w.math("minimum", target, value, largest)
     return w.math("maximum", target, low, w.emit(f"fneg {llvm} {largest}"))
 
 
 def _to_tf32(w: Writer, ins: Instruction) -> None:
-    """Ten bits of fraction remain: ties away from zero (`rna`), to even (`rn`), or cut (`rz`)."""
+    """Keep ten bits of fraction: ties away from zero (`rna`), to even (`rn`), or truncated (`rz`)."""
     bits = w.bits(w.operand(ins, 1), 32)
     number = w.emit(f"fcmp ord float {w.emit(f'bitcast i32 {bits} to float')}, 0.0")
     odd = w.emit(f"and i32 {w.emit(f'lshr i32 {bits}, 13')}, 1")
@@ -153,7 +153,7 @@ def _float_to_float(w: Writer, ins: Instruction, target: Type, source: Type) -> 
 
 
 def _pack_integers(w: Writer, ins: Instruction, kinds: list[Type]) -> None:
-    """Two s32, held to the narrower type, beside each other; below what was packed before, if there is a third."""
+    """Pack two s32, saturated to the narrower type; the third operand, if any, fills the upper bits."""
     target = kinds[0]
     if not target.bits < 32 or target.is_float:
         raise w.refuse(f"{ins}: unsupported")
@@ -167,7 +167,7 @@ def _pack_integers(w: Writer, ins: Instruction, kinds: list[Type]) -> None:
 
 
 def _float_to_integer(w: Writer, ins: Instruction, target: Type, source: Type) -> None:
-    """Out-of-range values are held to the range and a NaN becomes 0, as hardware does."""
+    """Saturate out-of-range values and turn NaN into 0, as the hardware does."""
     value = flushed(w, ins, source, w.read(w.operand(ins, 1), source))
     integral = next((part for part in ins.modifiers if part in _TO_INTEGRAL), "rzi")
     value = w.math(_TO_INTEGRAL[integral], source, value)
@@ -188,7 +188,7 @@ def _integer_to_integer(w: Writer, ins: Instruction, target: Type, source: Type)
 
 
 def _clamp(w: Writer, value: str, target: Type, source: Type) -> str:
-    """In 128 bits every source and every limit fits with its sign."""
+    """Saturate in 128 bits, which hold every source and every bound with its sign."""
     wide = w.resize(value, source.bits, 128, signed=source.is_signed)
     low = -(1 << (target.bits - 1)) if target.is_signed else 0
     high = (1 << (target.bits - 1)) - 1 if target.is_signed else (1 << target.bits) - 1

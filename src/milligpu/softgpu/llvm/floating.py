@@ -1,4 +1,4 @@
-"""Floating-point arithmetic: rounding, flushing and clamping are in `rounding`."""
+"""Floating-point arithmetic. Rounding, flushing and clamping are in `rounding`."""
 
 from milligpu.softgpu.llvm.rounding import clamped, flushed, rounded
 from milligpu.softgpu.llvm.table import instruction, last_type, one_of
@@ -6,17 +6,17 @@ from milligpu.softgpu.llvm.writer import Writer, base_type, constant, llvm_type,
 from milligpu.softgpu.ptx.syntax import Instruction
 from milligpu.softgpu.ptx.types import Type
 
-# As what LLVM knows them; the rest goes by its own name.
+# LLVM's names for these; the others have the same name.
 _APPROXIMATE = {"ex2": "exp2", "lg2": "log2"}
 
 
 def operands(w: Writer, ins: Instruction, kind: Type, *places: int) -> list[str]:
-    """The values at these places, as the instruction takes them."""
+    """Read the operands at these positions, as the instruction's modifiers say."""
     return [flushed(w, ins, kind, w.read(w.operand(ins, at), kind)) for at in places]
 
 
 def finish(w: Writer, ins: Instruction, kind: Type, value: str) -> None:
-    """Store a result, as the instruction delivers it."""
+    """Store a result, as the instruction's modifiers say."""
     w.write(w.operand(ins, 0), kind, clamped(w, ins, kind, flushed(w, ins, kind, value)))
 
 
@@ -31,7 +31,7 @@ def binary(w: Writer, ins: Instruction, kind: Type) -> None:
 
 @instruction("fma")
 def fused(w: Writer, ins: Instruction) -> None:
-    """`fma`, and `mad` of floats, which is the same."""
+    """`fma`, and `mad` on floats, which is the same."""
     kind = last_type(w, ins)
     if not kind.is_float:
         raise w.wrong(f"{ins}: fma needs a float type")
@@ -42,7 +42,7 @@ def fused(w: Writer, ins: Instruction) -> None:
 
 
 def extreme(w: Writer, ins: Instruction, kind: Type) -> None:
-    """`min` and `max`, of two or three."""
+    """`min` and `max` of two or three operands."""
     values = operands(w, ins, kind, *range(1, max(3, len(ins.operands))))
     llvm = llvm_type(kind)
     sign = ""

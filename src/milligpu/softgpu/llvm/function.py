@@ -1,4 +1,4 @@
-"""A whole function: its statements in order, guards and scopes included."""
+"""A whole function: its statements in order, with guards and scopes."""
 
 from milligpu.softgpu.llvm import (
     arithmetic,
@@ -32,12 +32,16 @@ from milligpu.softgpu.ptx.syntax import (
     Variable,
 )
 
-# Imported for what they add to the table.
+# Imported because they fill the table.
 GROUPS = (arithmetic, asynchronous, atomic, control, convert, floating, logic, matrix, memory, warp)
+
+# Statements in a basic block of plain code: LLVM goes through a whole block for each instruction that its fast
+# selector does not know.
+_BLOCK_LENGTH = 200
 
 
 def parameter_offsets(function: Function) -> tuple[list[int], int]:
-    """Where each parameter of a kernel lies in the buffer, and how long that is."""
+    """The offset of each kernel parameter in the buffer, and the buffer's length."""
     offsets: list[int] = []
     end = 0
     for parameter in function.parameters:
@@ -48,7 +52,7 @@ def parameter_offsets(function: Function) -> tuple[list[int], int]:
 
 
 def write_function(shared: Shared, function: Function) -> Writer:
-    """Translate the body; the text is `text(writer)`."""
+    """Translate the body; `text(writer)` then returns the function's text."""
     w = Writer(shared, function)
     body = function.body or []
     labels = {statement.name for statement in body if isinstance(statement, Label)}
@@ -62,18 +66,21 @@ def write_function(shared: Shared, function: Function) -> Writer:
         "  %shared = load ptr, ptr %shared.at, !invariant.load !0",
     ]
     _declare_parameters(w)
-    for statement in body:
+    for at, statement in enumerate(body):
+        if w.shared.plain and at % _BLOCK_LENGTH == _BLOCK_LENGTH - 1:
+            w.begin(w.block_name("part"))
         _statement(w, statement, labels, targets)
     w.do("ret void")
     return w
 
 
 def text(w: Writer) -> str:
-    """The function as LLVM IR."""
+    """Return the function as LLVM IR."""
     kinds = entry_parameters(w.function) if w.function.entry else ["ptr"] * _count(w.function)
     extra = [f"{kind} %p.{at}" for at, kind in enumerate(kinds)]
     head = f'define internal void @"f.{w.function.name}"({", ".join((*w.shared.environment, *extra))})'
-    inline = " alwaysinline" if w.function.entry and not w.needs_fibers else ""
+    # Inlining joins the short blocks of plain code into long ones.
+    inline = " alwaysinline" if w.function.entry and not w.needs_fibers and not w.shared.plain else ""
     lines = with_counts(["body:", *w.lines]) if w.shared.timed else ["body:", *w.lines]
     return "\n".join([f"{head} nounwind{inline} {{", *w.slots, "  br label %body", *lines, "}", ""])
 
@@ -99,12 +106,12 @@ def _declare_parameters(w: Writer) -> None:
 
 
 def is_scalar(parameter: Variable) -> bool:
-    """Whether a kernel's parameter is handed on as a value; others are read where the launch put them."""
+    """Whether a kernel parameter is passed by value; others are read from the launch's buffer."""
     return parameter.size in (1, 2, 4, 8)
 
 
 def entry_parameters(function: Function) -> list[str]:
-    """The types of a kernel's parameters as its function takes them."""
+    """The types of a kernel's parameters, as its function takes them."""
     return [f"i{8 * each.size}" if is_scalar(each) else "ptr" for each in function.parameters]
 
 
@@ -135,7 +142,7 @@ def _variable(w: Writer, variable: Variable) -> None:
         w.shared.place_shared(variable)
     elif variable.space in ("local", "param"):
         name = w.fresh("s")
-        # A parameter may be read wider than it was declared; eight bytes are always there.
+        # A parameter may be read wider than it was declared, so it always has at least eight bytes.
         size = max(variable.size, 8)
         w.slots.append(f"  {name} = alloca [{size} x i8], align {max(variable.align, 8)}")
         w.scopes[-1].variables[variable.name] = name

@@ -57,7 +57,7 @@ def _complement(w: Writer, ins: Instruction) -> None:
 
 @instruction("lop3")
 def _lop3(w: Writer, ins: Instruction) -> None:
-    """Any function of three bits, given as its truth table."""
+    """Compute any function of three bits, given as its truth table."""
     combine = next((part for part in ins.modifiers if part in ("and", "or")), None) if ins.has("BOOL") else None
     table = w.operand(ins, 4)
     if not isinstance(table, Literal) or (ins.has("BOOL") and combine is None):
@@ -79,7 +79,7 @@ def _lop3(w: Writer, ins: Instruction) -> None:
 
 @instruction("shl", "shr")
 def _shift(w: Writer, ins: Instruction) -> None:
-    """A shift by the width or more gives 0, or the sign; LLVM leaves that open."""
+    """Shift; by the width or more gives 0 or the sign, which LLVM leaves undefined."""
     kind = last_type(w, ins)
     bits = kind.bits
     value, count = w.bits(w.operand(ins, 1), bits), w.bits(w.operand(ins, 2), 32)
@@ -142,12 +142,12 @@ def _compare(w: Writer, ins: Instruction) -> None:
 
 
 def destinations(target: Operand) -> tuple[Operand, Name | None]:
-    """The one or two registers that an instruction writes."""
+    """Return the one or two registers that an instruction writes."""
     return (target.first, target.second) if isinstance(target, Pair) else (target, None)
 
 
 def _write_truths(w: Writer, target: Operand, kind: Type, truths: list[str]) -> None:
-    """1.0 or all ones for what is true, in the register's lanes."""
+    """Write 1.0 or all ones for true, in each lane of the register."""
     width = kind.bits // len(truths)
     yes = {"f16": "15360", "bf16": "16256", "f32": "1065353216"}.get(kind.name.removesuffix("x2"), "-1")
     total = "0"
@@ -219,12 +219,12 @@ def _brev(w: Writer, ins: Instruction) -> None:
 
 @instruction("bfe")
 def _extract(w: Writer, ins: Instruction) -> None:
-    """Bits [position, position+length) moved down; beyond the top the value's own sign or zeros appear."""
+    """Extract bits [position, position+length); beyond the top, the sign or zeros fill in."""
     kind = last_type(w, ins)
     bits = kind.bits
     value = w.bits(w.operand(ins, 1), bits)
     position, length = (w.emit(f"and i32 {w.bits(w.operand(ins, at), 32)}, 255") for at in (2, 3))
-    # In twice the width, with the position held to the width, no shift is one that LLVM leaves open.
+    # In twice the width, and with the position clamped to the width, every shift is defined in LLVM.
     double = bits * 2
     position, length = (
         w.resize(w.intrinsic("llvm.umin.i32", "i32", ("i32", each), ("i32", str(bits))), 32, double)
@@ -232,7 +232,7 @@ def _extract(w: Writer, ins: Instruction) -> None:
     )
     shift = "ashr" if kind.is_signed else "lshr"
     down = w.emit(f"{shift} i{double} {w.resize(value, bits, double, signed=kind.is_signed)}, {position}")
-    # Left until the field's top bit is the top bit, and back: that cuts the field and spreads its sign.
+    # Shift left until the field's top bit is the top bit, then back: this cuts out the field and extends its sign.
     gap = w.emit(f"sub i{double} {double}, {length}")
     none = w.emit(f"icmp eq i{double} {length}, 0")
     gap = w.emit(f"select i1 {none}, i{double} {bits}, i{double} {gap}")
@@ -260,7 +260,7 @@ def _bit_mask(w: Writer, ins: Instruction) -> None:
 
 
 def _mask(w: Writer, position: str, length: str, bits: int) -> str:
-    """`length` ones from `position` up, in twice the width so that no shift is too large."""
+    """Return `length` ones from `position` up, in twice the width so that every shift is defined."""
     double = bits * 2
     position, length = (w.emit(f"and i32 {value}, 255") for value in (position, length))
     position, length = (
@@ -273,7 +273,7 @@ def _mask(w: Writer, position: str, length: str, bits: int) -> str:
 
 @instruction("szext")
 def _extend(w: Writer, ins: Instruction) -> None:
-    """The lower bits, as many as the second operand says, with their sign or zeros above."""
+    """Keep as many lower bits as the second operand says, and extend them with their sign or zeros."""
     kind = last_type(w, ins)
     value, length = w.bits(w.operand(ins, 1), 32), w.bits(w.operand(ins, 2), 32)
     count = w.emit(f"and i32 {length}, 31") if ins.has("wrap") else _at_most(w, length, 32)
@@ -296,7 +296,7 @@ def _find_nth_set(w: Writer, ins: Instruction) -> None:
     w.write_bits(w.operand(ins, 0), 32, found)
 
 
-# Modes without free choice: what each of the four result bytes is, by the lower two bits of the third operand.
+# For the fixed modes: the source of each of the four result bytes, by the lower two bits of the third operand.
 _PERMUTATIONS = {
     "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
     "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
@@ -309,7 +309,7 @@ _PERMUTATIONS = {
 
 @instruction("prmt")
 def _permute(w: Writer, ins: Instruction) -> None:
-    """Each of four result bytes is one of eight, or its sign spread over the byte."""
+    """Choose each of four result bytes from eight bytes, or replicate the sign of one."""
     a, b, chooser = (w.bits(w.operand(ins, at), 32) for at in (1, 2, 3))
     mode = next((_PERMUTATIONS[part] for part in ins.modifiers if part in _PERMUTATIONS), None)
     if mode is not None:
@@ -327,7 +327,7 @@ def _permute(w: Writer, ins: Instruction) -> None:
 
 
 def _nibbles(w: Writer, rows: tuple[tuple[int, ...], ...], row: str) -> str:
-    """A mode's choice of bytes as the free form writes it."""
+    """Write the bytes that a fixed mode chooses in the form of the free mode."""
     words = [sum(byte << 4 * at for at, byte in enumerate(choice)) for choice in rows]
     low = w.emit(f"and i32 {row}, 3")
     chosen = str(words[0])

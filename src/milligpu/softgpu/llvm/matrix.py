@@ -1,7 +1,7 @@
-"""Matrices that a warp holds together: products, and moving them between memory and registers.
+"""Matrices that a warp holds together: products, and moves between memory and registers.
 
-A product is a call into the runtime, which knows who holds what of `mma`'s fragments. Those of `wmma` are left to
-the implementation by PTX: here a lane holds neighbours of a row, and the lanes follow each other.
+A product is a call into the runtime, which knows which lane holds which elements of `mma`'s fragments. PTX leaves
+the fragments of `wmma` to the implementation: here each lane holds neighbors of one row, and lanes follow in order.
 """
 
 import re
@@ -13,10 +13,10 @@ from milligpu.softgpu.llvm.warp import shuffled, synchronise
 from milligpu.softgpu.llvm.writer import Writer
 from milligpu.softgpu.ptx.syntax import Instruction, Operand, Vector
 
-# Kinds of elements, numbered as in `matrix.c`, and how many bits they take.
+# Element types, numbered as in `matrix.c`, and their bits.
 KINDS = ("f16", "bf16", "tf32", "f32", "f64", "s8", "u8", "s4", "u4", "s32", "e4m3", "e5m2")
 _BITS = {"f64": 64, "tf32": 32, "f32": 32, "s32": 32, "f16": 16, "bf16": 16, "s4": 4, "u4": 4}
-# Shapes of `mma` by the inputs' type, and what sums they have.
+# Shapes of `mma` by input type, and the types of their sums.
 _SHAPES = {
     "f16": (("m16n8k8", "m16n8k16"), ("f16", "f32")),
     "bf16": (("m16n8k8", "m16n8k16"), ("f32",)),
@@ -39,25 +39,25 @@ _SIBLINGS = {"u8": "s8", "u4": "s4", "e5m2": "e4m3"}
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A lane's part of a matrix."""
+    """The part of a matrix that one lane holds."""
 
     kind: str
     count: int
-    """Of elements."""
+    """Number of elements."""
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Bits of an element."""
         return _BITS.get(self.kind, 8)
 
     @property
     def width(self) -> int:
-        """Of a register."""
+        """Bits of a register."""
         return max(32, self.bits)
 
     @property
     def registers(self) -> int:
-        """How many registers hold it."""
+        """The number of registers that hold the fragment."""
         return self.count * self.bits // self.width
 
 
@@ -71,7 +71,7 @@ def _kinds(ins: Instruction) -> list[str]:
 
 
 def _fragment(ins: Instruction, matrix: str, kind: str, *, free: bool) -> Fragment:
-    """`free` are fragments of `wmma`: of f16 inputs they always have sixteen elements."""
+    """Return the fragments of A, B and the sums; `free` means `wmma`, where f16 inputs have sixteen elements."""
     _, m, n, k = _shape(ins)
     size = {"a": m * k, "b": k * n}.get(matrix, m * n)
     return Fragment(kind, 16 if free and kind == "f16" and matrix in "ab" else size // 32)
@@ -116,7 +116,7 @@ def _items(w: Writer, operand: Operand, count: int) -> tuple[Operand, ...]:
 
 
 def _spill(w: Writer, operand: Operand, fragment: Fragment) -> str:
-    """A fragment in memory, where the runtime reads it."""
+    """Store a fragment in memory, where the runtime reads it."""
     place, word = w.fresh("m"), f"i{fragment.width}"
     w.slots.append(f"  {place} = alloca [{fragment.registers} x {word}], align 8")
     for at, item in enumerate(_items(w, operand, fragment.registers)):
@@ -187,7 +187,7 @@ def _store(w: Writer, fragment: Fragment, items: tuple[Operand, ...], places: li
 
 @instruction("ldmatrix", "stmatrix")
 def _rows(w: Writer, ins: Instruction) -> None:
-    """8x8 matrices of 16 bits: a lane gives the address of one row and holds two elements of another."""
+    """Move 8x8 matrices of 16 bits: a lane gives the address of one row and holds two elements of another."""
     if not ins.has("m8n8") or not ins.has("b16"):
         raise w.refuse(f"{ins}: unsupported")
     count = next((int(part[1:]) for part in ins.modifiers if part in ("x1", "x2", "x4")), 1)
@@ -202,7 +202,7 @@ def _rows(w: Writer, ins: Instruction) -> None:
         for half in (0, 1):
             pair = w.emit(f"add i32 {w.emit(f'shl i32 {member}, 1')}, {half}")
             row, column = (pair, group) if ins.has("trans") else (group, pair)
-            # The row's address is known to the lane of that number.
+            # The lane with the number of the row has its address.
             start = shuffled(w, offset, w.emit(f"add i32 {row}, {8 * at}"))
             place = w.emit(f"add i32 {start}, {w.emit(f'shl i32 {column}, 1')}")
             places.append(w.emit(f"getelementptr i8, ptr %shared, i64 {w.resize(place, 32, 64)}"))
@@ -223,7 +223,7 @@ def _store_pair(w: Writer, item: Operand, places: list[str]) -> None:
 
 @instruction("movmatrix")
 def _transpose(w: Writer, ins: Instruction) -> None:
-    """An 8x8 matrix of 16 bits, transposed: my two elements are in two other lanes."""
+    """Transpose an 8x8 matrix of 16 bits: this lane's two elements come from two other lanes."""
     if not (ins.has("m8n8") and ins.has("trans") and ins.has("b16")):
         raise w.refuse(f"{ins}: unsupported")
     value = w.bits(w.operand(ins, 1), 32)

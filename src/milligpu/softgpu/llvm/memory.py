@@ -1,4 +1,4 @@
-"""Loads, stores and what orders or announces them."""
+"""Loads, stores, fences and cache hints."""
 
 from milligpu.softgpu.llvm.table import instruction, last_type
 from milligpu.softgpu.llvm.writer import Writer
@@ -9,7 +9,7 @@ _ORDERED = ("volatile", "relaxed", "acquire", "release", "mmio")
 
 
 def space(ins: Instruction) -> str:
-    """The state space that an instruction names."""
+    """Return the state space that an instruction names."""
     for part in ins.modifiers:
         stem = part.split("::")[0]
         if stem in _SPACES:
@@ -18,7 +18,7 @@ def space(ins: Instruction) -> str:
 
 
 def lanes(w: Writer, operand: Operand, count: int) -> tuple[Operand, ...]:
-    """The registers of a vector operand, or the one register."""
+    """Return the registers of a vector operand, or the single register."""
     if count == 1:
         return (operand,)
     if not isinstance(operand, Vector) or len(operand.items) != count:
@@ -27,7 +27,7 @@ def lanes(w: Writer, operand: Operand, count: int) -> tuple[Operand, ...]:
 
 
 def vector_width(ins: Instruction) -> int:
-    """How many elements an instruction moves at once."""
+    """Return how many elements an instruction moves at once."""
     return next((int(part[1:]) for part in ins.modifiers if part in ("v2", "v4", "v8")), 1)
 
 
@@ -64,10 +64,10 @@ def _fence(w: Writer, ins: Instruction) -> None:  # noqa: ARG001
 
 @instruction("prefetch", "prefetchu", "discard", "applypriority")
 def _hint(w: Writer, ins: Instruction) -> None:
-    """Hints about caches that a CPU does not have in this form."""
+    """Ignore cache hints; the CPU has no such caches."""
 
 
 @instruction("createpolicy")
 def _policy(w: Writer, ins: Instruction) -> None:
-    """A hint about caches for later use: there is only one."""
+    """Ignore the cache policy; there is only one."""
     w.write_bits(w.operand(ins, 0), 64, "0")

@@ -1,4 +1,4 @@
-"""A whole module as LLVM IR: variables, functions, one loop or fiber entry per kernel, and the tables of both."""
+"""A whole module as LLVM IR: variables, functions, one loop or fiber entry per kernel, and tables of both."""
 
 from milligpu.softgpu.llvm.function import entry_parameters, parameter_offsets, text, write_function
 from milligpu.softgpu.llvm.special import BLOCK, BLOCK_BYTES, PARAMETERS
@@ -7,12 +7,12 @@ from milligpu.softgpu.llvm.writer import STATIC_SHARED, Shared, Writer
 from milligpu.softgpu.ptx.errors import BadPtx, UnsupportedPtx
 from milligpu.softgpu.ptx.syntax import Function, Literal, Module, Name, Variable
 
-# Of `struct sg_image` in `abi.h`; part of the compile cache's key.
+# The version of `struct sg_image` in `abi.h`; part of the compile cache's key.
 IMAGE_VERSION = 3
-# What a kernel may be given, from CUDA 12.1 on.
+# The most parameter bytes of a kernel, from CUDA 12.1 on.
 _MOST_PARAMETER_BYTES = 32764
 
-# A kernel whose threads never meet: all threads of a block, one after the other.
+# A kernel whose threads never synchronize: a loop runs all threads of a block one after the other.
 _LOOP = f"""define hidden void @"k.$NAME$"(
     ptr noalias nonnull $READONLY$dereferenceable({BLOCK_BYTES}) %block, ptr %mem) nounwind {{
   %at.x = getelementptr i8, ptr %block, i64 {BLOCK}
@@ -57,9 +57,9 @@ $END$
 """
 
 
-def module_ir(module: Module, *, timed: bool = False) -> str:
-    """The text that LLVM compiles; `timed` code counts what its threads do."""
-    shared = Shared(module, timed)
+def module_ir(module: Module, *, timed: bool = False, plain: bool = False) -> str:
+    """Return the text that LLVM compiles; `timed` code counts its threads' work, `plain` code is not optimized."""
+    shared = Shared(module, timed, plain)
     for variable in module.variables.values():
         if variable.space == "shared":
             shared.place_shared(variable)
@@ -86,7 +86,7 @@ def module_ir(module: Module, *, timed: bool = False) -> str:
 
 
 def _reachable(name: str, writers: dict[str, Writer]) -> set[str]:
-    """The function and all that it may call; a call through a pointer may reach any whose address is taken."""
+    """Return a function and all that it may call; an indirect call may reach any whose address is taken."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -129,7 +129,7 @@ def _initial(value: Literal | Name, variable: Variable, module: Module) -> str:
 
 
 def _entry(writer: Writer) -> list[str]:
-    """What the runtime calls: one thread on its fiber, or a loop over all threads of a block."""
+    """The kernel's entry: one thread on its fiber, or a loop over all threads of a block."""
     name, environment = writer.function.name, writer.shared.environment
     loads, values = _parameter_loads(writer.function)
     if writer.needs_fibers:
@@ -147,7 +147,7 @@ def _entry(writer: Writer) -> list[str]:
 
 
 def _parameter_loads(function: Function) -> tuple[list[str], list[str]]:
-    """Read all parameters first of all, so that no loop contains a read of one."""
+    """Read all parameters first, so that no loop contains such a load."""
     lines = [
         f"  %params.at = getelementptr i8, ptr %block, i64 {PARAMETERS}",
         "  %params = load ptr, ptr %params.at, !invariant.load !0",

@@ -1,14 +1,14 @@
-"""Rounding that LLVM has no plain instruction for: to one side, to odd; and flushing and clamping of results.
+"""Rounding for which LLVM has no plain instruction (directed, to odd), and flushing and clamping of results.
 
 Rounding to odd keeps, in the last bit of a wider type, whether anything was cut off. Narrowing such a value rounds
-as if it came from the exact result, which makes fused sums of halves and directed sums of f32 exact.
+as if from the exact result, which makes fused sums of halves and directed sums of f32 exact.
 """
 
 from milligpu.softgpu.llvm.writer import Writer, base_type, constant, llvm_type, shaped
 from milligpu.softgpu.ptx.syntax import Instruction
-from milligpu.softgpu.ptx.types import F32, F64, Kind, Type
+from milligpu.softgpu.ptx.types import F32, F64, ScalarKind, Type
 
-# To the side that `llvm.set.rounding` knows by this number.
+# The numbers of `llvm.set.rounding`.
 _SIDES = {"rz": 0, "rp": 2, "rm": 3}
 _WIDTHS = {"half": 16, "float": 32, "double": 64}
 # The smallest normal numbers, as LLVM writes them.
@@ -16,12 +16,12 @@ _SMALLEST = {"half": "0xH0400", "float": "0x3810000000000000"}
 
 
 def side_of(ins: Instruction) -> str | None:
-    """The side to which an instruction rounds; None is to nearest, ties to even."""
+    """The direction in which an instruction rounds; None is to nearest, ties to even."""
     return next((part for part in ins.modifiers if part in _SIDES), None)
 
 
 def rounded(w: Writer, ins: Instruction, kind: Type, verb: str, *values: str) -> str:
-    """`verb` (fadd, fmul, fdiv, sqrt, fma) as exactly rounded as PTX wants it."""
+    """Compute `verb` (fadd, fmul, fdiv, sqrt, fma), rounded exactly as PTX requires."""
     side = side_of(ins)
     if side is None:
         return _to_nearest(w, kind, verb, *values)
@@ -37,17 +37,17 @@ def _to_nearest(w: Writer, kind: Type, verb: str, *values: str) -> str:
         return w.emit(f"{verb} {llvm_type(kind)} {values[0]}, {values[1]}")
     if verb == "sqrt" or kind in (F32, F64):
         return w.math(verb, kind, *values)
-    # A product of halves is exact in f32, one of bf16 only in f64, because of its exponent.
-    wide = "double" if kind.kind is Kind.BFLOAT else "float"
+    # A product of halves is exact in f32; one of bf16 is exact only in f64, because of its exponent.
+    wide = "double" if kind.kind is ScalarKind.BFLOAT else "float"
     a, b, c = (w.emit(f"fpext {llvm_type(kind)} {value} to {shaped(kind, wide)}") for value in values)
     total = _sum_to_odd(w, kind.lanes, wide, w.emit(f"fmul {shaped(kind, wide)} {a}, {b}"), c)
-    if kind.kind is Kind.BFLOAT:
+    if kind.kind is ScalarKind.BFLOAT:
         return narrow(w, total, (wide, "float"), "odd", lanes=kind.lanes)
     return w.emit(f"fptrunc {shaped(kind, wide)} {total} to {llvm_type(kind)}")
 
 
 def _directed_single(w: Writer, side: str, verb: str, *values: str) -> str:
-    """In f64, where products are exact, and quotients and roots too far from any f32 to be rounded onto it."""
+    """Compute in f64: products are exact there, and quotients and roots that are no f32 stay apart from any f32."""
     wide = [w.emit(f"fpext float {value} to double") for value in values]
     if verb in ("fmul", "fdiv"):
         exact = w.emit(f"{verb} double {wide[0]}, {wide[1]}")
@@ -62,14 +62,14 @@ def _directed_single(w: Writer, side: str, verb: str, *values: str) -> str:
 
 
 def _zero_of_sum(w: Writer, total: str, a: str, b: str) -> str:
-    """Where sums round down, terms that cancel leave a negative zero."""
+    """When rounding down, terms that cancel give a negative zero."""
     either = w.emit(f"or i64 {', '.join(w.emit(f'bitcast double {each} to i64') for each in (a, b))}")
     sign = w.emit(f"bitcast i64 {w.emit(f'and i64 {either}, {-(1 << 63)}')} to double")
     return w.emit(f"select i1 {w.emit(f'fcmp oeq double {total}, 0.0')}, double {sign}, double {total}")
 
 
 def _directed_double(w: Writer, side: str, verb: str, *values: tuple[str, str]) -> str:
-    """With the CPU's own rounding changed around it, in a function of its own so that nothing else moves there."""
+    """Change the CPU's rounding mode around the operation, in a separate function so that LLVM moves nothing in."""
     name = f"{verb}.{side}.{values[0][0]}"
     kinds = [kind for kind, _ in values]
     if name not in w.shared.intrinsics:
@@ -90,7 +90,7 @@ def _directed_double(w: Writer, side: str, verb: str, *values: tuple[str, str]) 
 
 
 def _sum_to_odd(w: Writer, lanes: int, base: str, a: str, b: str) -> str:
-    """The sum, and what it lost; where it lost something and is even, the neighbour on that side is odd."""
+    """Add and round to odd: if the sum is inexact and even, take the odd neighbor toward the exact value."""
     llvm, whole = shaped(lanes, base), shaped(lanes, f"i{_WIDTHS[base]}")
     total = w.emit(f"fadd {llvm} {a}, {b}")
     of_b = w.emit(f"fsub {llvm} {total}, {a}")
@@ -111,7 +111,7 @@ def _sum_to_odd(w: Writer, lanes: int, base: str, a: str, b: str) -> str:
 
 
 def narrow(w: Writer, value: str, ways: tuple[str, str], side: str | None, *, lanes: int = 1) -> str:
-    """Convert from one float type to a smaller one: to nearest, to a side, or to odd."""
+    """Convert a float to a smaller type: to nearest, directed, or to odd."""
     have, want = ways
     source, target = shaped(lanes, have), shaped(lanes, want)
     near = w.emit(f"fptrunc {source} {value} to {target}")
@@ -121,7 +121,7 @@ def narrow(w: Writer, value: str, ways: tuple[str, str], side: str | None, *, la
     one, minus = constant(whole, "1"), constant(whole, "-1")
     back = w.emit(f"fpext {target} {near} to {source}")
     bits = w.emit(f"bitcast {target} {near} to {whole}")
-    # One step in the bits is one unit in the last place: taken back where we went beyond the side.
+    # One step in the bits is one unit in the last place; step back if the result is on the wrong side.
     if side in ("rz", "odd"):
         sizes = [
             w.intrinsic(f"llvm.fabs.{_overload(lanes, have)}", source, (source, each)) for each in (back, value)
@@ -146,30 +146,30 @@ def _overload(lanes: int, base: str) -> str:
 
 
 def cut(w: Writer, value: str) -> str:
-    """An f32 without what a bf16 has no room for; a NaN stays one."""
+    """Cut an f32 to the bits of a bf16; keep NaN."""
     bits = w.emit(f"bitcast float {value} to i32")
     short = w.emit(f"bitcast i32 {w.emit(f'and i32 {bits}, -65536')} to float")
     return w.emit(f"select i1 {w.emit(f'fcmp uno float {value}, 0.0')}, float {value}, float {short}")
 
 
 def from_integer(w: Writer, ins: Instruction, target: Type, source: Type, value: str) -> str:
-    """An integer as a float of the target type."""
+    """Convert an integer to a float of the target type."""
     side = side_of(ins)
     word = "sitofp" if source.is_signed else "uitofp"
     plain = "float" if base_type(target) == "half" else llvm_type(target)
     if target == F64 and side and source.bits == 64:
         return _directed_double(w, side, word, ("i64", value))
-    if target.kind is Kind.BFLOAT or (side and target == F32):
+    if target.kind is ScalarKind.BFLOAT or (side and target == F32):
         wide = w.emit(f"{word} i{source.bits} {_cut_to_odd(w, source, value)} to double")
         value = narrow(w, wide, ("double", "float"), side or "odd")
         return cut(w, value) if target != F32 and side == "rz" else value
     near = w.emit(f"{word} i{source.bits} {value} to {plain}")
-    # What fits into a half is exact in f32; the rest is beyond both.
+    # An integer that fits into a half is exact in f32; larger ones overflow both.
     return narrow(w, near, ("float", "half"), side) if base_type(target) == "half" else near
 
 
 def _cut_to_odd(w: Writer, source: Type, value: str) -> str:
-    """An integer that an f64 holds exactly and that rounds to f32 as the given one does."""
+    """Change an integer so that f64 holds it exactly and it still rounds to the same f32."""
     if source.bits < 64:
         return value
     low = w.emit(f"icmp ne i64 {w.emit(f'and i64 {value}, 2047')}, 0")
@@ -181,9 +181,9 @@ def _cut_to_odd(w: Writer, source: Type, value: str) -> str:
 
 
 def flushed(w: Writer, ins: Instruction, kind: Type, value: str) -> str:
-    """With `.ftz`, a subnormal f32 or f16 is a zero of its sign."""
+    """With `.ftz`, turn a subnormal f32 or f16 into a zero of the same sign."""
     base = base_type(kind)
-    if not ins.has("ftz") or base not in _SMALLEST or kind.kind is Kind.BFLOAT:
+    if not ins.has("ftz") or base not in _SMALLEST or kind.kind is ScalarKind.BFLOAT:
         return value
     llvm, truth = llvm_type(kind), shaped(kind, "i1")
     tiny = w.emit(f"fcmp olt {llvm} {w.math('fabs', kind, value)}, {constant(llvm, _SMALLEST[base])}")
@@ -192,7 +192,7 @@ def flushed(w: Writer, ins: Instruction, kind: Type, value: str) -> str:
 
 
 def clamped(w: Writer, ins: Instruction, kind: Type, value: str) -> str:
-    """`.sat` holds to [0, 1], a NaN becomes 0; `.relu` lifts what is negative to 0, a NaN stays."""
+    """`.sat` clamps to [0, 1] and turns NaN into 0; `.relu` turns negative values into 0 and keeps NaN."""
     zero, one = constant(llvm_type(kind), "0.0"), constant(llvm_type(kind), "1.0")
     if ins.has("sat"):
         value = w.math("minimumnum", kind, w.math("maximumnum", kind, value, zero), one)

@@ -1,7 +1,7 @@
-"""Floats of eight bits: e4m3 and e5m2, always two in a register of 16 bits.
+"""Floats of eight bits, e4m3 and e5m2, always two in a 16-bit register.
 
 Both are made from an f16 that was rounded to odd. An e5m2 is an f16's upper byte. An e4m3 times 2^-8 is an f16 that
-begins with the same bits, subnormals included.
+begins with the same bits, including subnormals.
 """
 
 from milligpu.softgpu.llvm.rounding import narrow
@@ -9,12 +9,12 @@ from milligpu.softgpu.llvm.writer import Writer
 from milligpu.softgpu.ptx.syntax import Instruction
 from milligpu.softgpu.ptx.types import F16, F32, TYPES
 
-# Bits of fraction that an f16 has more, what is added before they match, the largest number and NaN.
+# The extra fraction bits of an f16, the bias to add before both match, the largest number and NaN.
 SMALL = {"e4m3x2": (7, "0x3F70000000000000", 0x7E, 0x7F), "e5m2x2": (8, "1.0", 0x7B, 0x7F)}
 
 
 def convert_small(w: Writer, ins: Instruction) -> None:
-    """`cvt` from two f32, or from a pair of halves, and back to one."""
+    """`cvt` from two f32 or a pair of halves, and back to a pair of halves."""
     kinds = [part for part in ins.modifiers if part in (*SMALL, "f32", "f16x2")]
     if len(kinds) != 2:
         raise w.refuse(f"{ins}: unsupported")
@@ -32,7 +32,7 @@ def convert_small(w: Writer, ins: Instruction) -> None:
 
 
 def _sources(w: Writer, ins: Instruction, kind: str) -> list[str]:
-    """The lower value and the upper, as f32."""
+    """Return the lower and the upper value, as f32."""
     if kind == "f32":
         return [w.read(w.operand(ins, at), F32) for at in (2, 1)]
     pair = w.read(w.operand(ins, 1), TYPES[kind])
@@ -41,7 +41,7 @@ def _sources(w: Writer, ins: Instruction, kind: str) -> list[str]:
 
 
 def _encode(w: Writer, ins: Instruction, kind: str, value: str) -> str:
-    """To nearest, ties to even; what is too large becomes the largest number."""
+    """Round to nearest, ties to even; too large values become the largest number."""
     shift, scale, largest, nan = SMALL[kind]
     half = narrow(w, w.emit(f"fmul float {value}, {scale}"), ("float", "half"), "odd")
     bits = w.emit(f"bitcast half {half} to i16")
@@ -59,7 +59,7 @@ def _encode(w: Writer, ins: Instruction, kind: str, value: str) -> str:
 
 
 def _decode(w: Writer, ins: Instruction, kind: str, byte: str) -> str:
-    """The bits of the same number as an f16, which holds all of them."""
+    """Return the same number as f16 bits, which hold every value."""
     shift, _, _, nan = SMALL[kind]
     size = w.resize(w.emit(f"and i8 {byte}, 127"), 8, 16)
     value = w.emit(f"bitcast i16 {w.emit(f'shl i16 {size}, {shift}')} to half")

@@ -1,21 +1,21 @@
-"""Special registers: where a thread finds out who it is. Offsets mirror `struct sg_block` in `abi.h`."""
+"""Special registers, such as a thread's index. Offsets mirror `struct sg_block` in `abi.h`."""
 
 from milligpu.softgpu.llvm.work import clock
 from milligpu.softgpu.llvm.writer import STATIC_SHARED, Writer
 
 GRID, BLOCK, INDEX, THREADS, DYNAMIC_SHARED, SHARED, PARAMETERS = 0, 12, 24, 36, 40, 48, 56
 BLOCK_BYTES = 104
-# Each worker has this much address space for a block's shared memory; more than any card offers.
+# Address space that each worker has for a block's shared memory; more than any GPU offers.
 SHARED_WINDOW = 1 << 20
 _AXES = {".x": 0, ".y": 1, ".z": 2}
-# A cluster is one block: so many clusters as blocks, each block the first of its own.
+# A cluster is one block: there are as many clusters as blocks, and each block is the first of its cluster.
 _VECTORS = {"%ntid": BLOCK, "%nctaid": GRID, "%ctaid": INDEX, "%nclusterid": GRID, "%clusterid": INDEX}
 _CLUSTER = {"%cluster_ctaid": 0, "%cluster_nctaid": 1}
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "WARP_SZ": 32, "%cluster_ctarank": 0, "%cluster_nctarank": 1}
 
 
 def special(w: Writer, name: str) -> tuple[str, int]:
-    """The value and its width in bits."""
+    """Return the value and its width in bits."""
     stem, axis = (name[:-2], name[-2:]) if name[-2:] in _AXES else (name, "")
     if stem == "%tid" and axis:
         return f"%tid{axis[1]}", 32
@@ -29,7 +29,7 @@ def special(w: Writer, name: str) -> tuple[str, int]:
 
 
 def word(w: Writer, offset: int) -> str:
-    """A 32-bit field of the block; it does not change while a thread runs, which lets LLVM hoist the load."""
+    """Read a 32-bit field of the block; it is constant while a thread runs, so LLVM may hoist the load."""
     pointer = w.emit(f"getelementptr i8, ptr %block, i64 {offset}")
     return w.emit(f"load i32, ptr {pointer}, !invariant.load !0")
 

@@ -1,4 +1,4 @@
-"""The table from mnemonics to the functions that write them; each group of instructions fills its part."""
+"""The table from mnemonics to the functions that translate them; each group of instructions adds its own."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def instruction(*mnemonics: str) -> Callable[[Handler], Handler]:
-    """Register the writer of these instructions."""
+    """Register the function that translates these instructions."""
 
     def add(handler: Handler) -> Handler:
         for mnemonic in mnemonics:
@@ -28,7 +28,7 @@ def types(ins: Instruction) -> list[Type]:
 
 
 def last_type(w: Writer, ins: Instruction) -> Type:
-    """The type an instruction works in: the last one it names."""
+    """The type that an instruction works in: the last one it names."""
     found = types(ins)
     if not found:
         raise w.wrong(f"{ins}: no type")
@@ -36,7 +36,7 @@ def last_type(w: Writer, ins: Instruction) -> Type:
 
 
 def one_of(w: Writer, ins: Instruction, *choices: str) -> str:
-    """The modifier that is one of these."""
+    """Return the modifier that is one of `names`."""
     for part in ins.modifiers:
         if part in choices:
             return part

@@ -1,4 +1,4 @@
-"""What threads do together: barriers, shuffles, votes and reductions.
+"""What the threads of a warp or block do together: barriers, shuffles, votes and reductions.
 
 Each is a call into the runtime, where a thread waits for the others on its fiber. The codes mirror `abi.h`.
 """
@@ -14,7 +14,7 @@ VOTES = {"all": 4, "any": 5, "uni": 6, "ballot": 7}
 SYNC, ACTIVE = 8, 9
 REDUCTIONS = {"add": 10, "min": 11, "max": 12, "smin": 13, "smax": 14, "and": 15, "or": 16, "xor": 17}
 MATCH_ANY, MATCH_ALL = 18, 19
-# Behind those that programs number.
+# Above the barrier numbers that programs use.
 CLUSTER_BARRIER = 16
 BARRIER_REDUCTIONS = {"popc": 0, "and": 1, "or": 2}
 _FULL = "-1"
@@ -37,7 +37,7 @@ def _barrier(w: Writer, ins: Instruction) -> None:
         else:
             w.write_bits(w.operand(ins, 0), 1, w.resize(result, 32, 1))
     elif ins.has("cluster"):
-        # A cluster is one block here; whoever arrives also waits, so the waiting is enough.
+        # A cluster is one block here; arriving also waits, so the wait itself does nothing.
         if ins.has("wait"):
             w.intrinsic("sg_barrier", "void", ("ptr", "%fiber"), ("i32", str(CLUSTER_BARRIER)), ("i32", "0"))
     elif ins.has("arrive"):
@@ -52,7 +52,7 @@ def _barrier(w: Writer, ins: Instruction) -> None:
 
 
 def _warp(w: Writer, code: int, mask: str, value: str, *, lane: str = "0", clamp: str = "0") -> str:
-    """All warp operations are one call; it returns the result, and for some a truth in bit 32."""
+    """Call the runtime for any warp operation; returns the result, for some with a truth value in bit 32."""
     w.needs_fibers = True
     arguments = [("ptr", "%fiber"), ("i32", str(code)), ("i32", mask), ("i64", value), ("i32", lane)]
     return w.intrinsic("sg_warp", "i64", *arguments, ("i32", clamp))
@@ -63,13 +63,13 @@ def _truth(w: Writer, result: str) -> str:
 
 
 def shuffled(w: Writer, value: str, lane: str) -> str:
-    """The 32 bits that another lane gives; all lanes must ask."""
+    """Read 32 bits from another lane; all lanes must take part."""
     result = _warp(w, SHUFFLES["idx"], _FULL, w.resize(value, 32, 64), lane=lane, clamp="31")
     return w.resize(result, 64, 32)
 
 
 def synchronise(w: Writer) -> None:
-    """Wait for all lanes: what they did to memory must be over before one of them goes on."""
+    """Wait for all lanes, so that their memory accesses are complete before any of them continues."""
     _warp(w, SYNC, _FULL, "0")
 
 
@@ -100,14 +100,14 @@ def _vote(w: Writer, ins: Instruction) -> None:
 
 @instruction("activemask")
 def _active(w: Writer, ins: Instruction) -> None:
-    """The runtime brings together those who stand at the same instruction, told by its line."""
+    """Match threads at the same instruction: the runtime recognizes it by its line."""
     who = _warp(w, ACTIVE, "0", "0", lane=str(w.line))
     w.write_bits(w.operand(ins, 0), 32, w.resize(who, 64, 32))
 
 
 @instruction("elect")
 def _elect(w: Writer, ins: Instruction) -> None:
-    """The lowest lane of the mask leads."""
+    """Elect the lowest lane of the mask."""
     mask = w.warp_word(w.operand(ins, 1))
     _warp(w, SYNC, mask, "0")
     leader = w.intrinsic("llvm.cttz.i32", "i32", ("i32", mask), ("i1", "false"))

@@ -1,7 +1,7 @@
-"""Code that counts what it does, from which a card in modelled time derives how long it takes.
+"""Code that counts its work, from which a GPU in modeled time derives how long the work takes.
 
-Each thread has two counters: instructions, and nanoseconds it slept. They live on its stack, where LLVM makes
-registers of them and, in straight code, constants. A block adds its threads up: all instructions, those of the
+Each thread has two counters: instructions, and nanoseconds slept. They live on its stack, where LLVM turns them
+into registers and, in straight-line code, constants. A block sums up its threads: all instructions, those of the
 busiest thread, and the longest sleep. Offsets mirror `struct sg_block` in `abi.h`.
 """
 
@@ -10,7 +10,7 @@ from milligpu.softgpu.llvm.writer import TICK, Writer
 _TOTAL, _LONGEST, _SLEEP = 64, 72, 80
 _SLEPT = "getelementptr i8, ptr %work, i64 8"
 
-# What the loop over a block's threads does around each thread, where code does not count and where it does.
+# What the loop over a block's threads does around each thread: without counting, and with it.
 NO_COUNTS = {"$READONLY$": "readonly ", "$BEGIN$\n": "", "  $BEFORE$\n": "", "  $AFTER$\n": "", "$END$\n": ""}
 LOOP_COUNTS = {
     "$READONLY$": "",
@@ -45,7 +45,7 @@ LOOP_COUNTS = {
         for name, offset in (("total", _TOTAL), ("longest", _LONGEST), ("sleep", _SLEEP))
     ),
 }
-# The same for a thread on its fiber; the runtime adds up.
+# The same for a thread on its fiber, where the runtime sums up.
 FIBER_COUNTS = (
     "  %work = alloca [2 x i64]\n  store [2 x i64] zeroinitializer, ptr %work",
     f"  %slept.at = {_SLEPT}\n  %did = load i64, ptr %work\n  %slept = load i64, ptr %slept.at\n"
@@ -54,7 +54,7 @@ FIBER_COUNTS = (
 
 
 def with_counts(lines: list[str]) -> list[str]:
-    """One addition per basic block, at its first instruction."""
+    """Count with one addition per basic block, at its first instruction."""
     result: list[str] = []
     place = ticks = 0
     for number, line in enumerate([*lines, "end:"]):
@@ -80,14 +80,14 @@ def _add(number: int, count: int) -> str:
 
 
 def note_work(w: Writer) -> None:
-    """Before a thread ends in the middle of a call, it says what it did."""
+    """Report a thread's work before it ends in the middle of a call."""
     if w.shared.timed:
         did, slept = _counters(w)
         w.intrinsic("sg_work", "void", ("ptr", "%fiber"), ("i64", did), ("i64", slept))
 
 
 def sleep(w: Writer, nanoseconds: str) -> None:
-    """Add to the thread's sleep."""
+    """Add to the thread's sleep time."""
     if not w.shared.timed:
         return
     place = w.emit(_SLEPT)
@@ -96,7 +96,7 @@ def sleep(w: Writer, nanoseconds: str) -> None:
 
 
 def clock(w: Writer, *, cycles: bool) -> str:
-    """The time: the machine's, or on a modelled card the thread's own."""
+    """Read the time: the machine's clock, or in modeled time the thread's own."""
     if not w.shared.timed:
         return w.intrinsic("sg_clock", "i64")
     did, slept = _counters(w)

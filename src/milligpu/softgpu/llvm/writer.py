@@ -1,4 +1,4 @@
-"""One function on its way to LLVM IR: names, scopes, blocks, and reading and writing operands by type."""
+"""One function while it becomes LLVM IR: names, scopes, blocks, and typed access to operands."""
 
 from dataclasses import dataclass, field
 
@@ -15,44 +15,44 @@ from milligpu.softgpu.ptx.syntax import (
     Sum,
     Variable,
 )
-from milligpu.softgpu.ptx.types import B32, Kind, Type
+from milligpu.softgpu.ptx.types import B32, ScalarKind, Type
 
-# What every function receives: see `native/softgpu/abi.h`.
+# The parameters of every function: see `native/softgpu/abi.h`.
 _ENVIRONMENT = ("ptr %block", "ptr %mem", "i32 %tidx", "i32 %tidy", "i32 %tidz", "i32 %linear", "ptr %fiber")
-# Where an instruction begins, in code that counts them; each basic block's ticks become one addition.
+# Marks where an instruction begins, in code that counts; each basic block's marks become one addition.
 TICK = "  ;tick"
 
-# Stands for the size of all static shared variables, behind which the extern ones begin; known at the end.
+# Placeholder for the size of all static shared variables, known at the end; extern ones begin after them.
 STATIC_SHARED = "$STATIC_SHARED$"
 
 
 def base_type(kind: Type) -> str:
-    """The LLVM type that arithmetic on one lane of this type uses; a bf16 is computed as an f32."""
-    if kind.kind is Kind.BFLOAT:
+    """The LLVM type for arithmetic on one lane of this type; bf16 is computed as f32."""
+    if kind.kind is ScalarKind.BFLOAT:
         return "float"
-    if kind.kind is Kind.FLOAT:
+    if kind.kind is ScalarKind.FLOAT:
         return {16: "half", 32: "float", 64: "double"}[kind.bits // kind.lanes]
     return f"i{kind.bits // kind.lanes}"
 
 
 def shaped(like: Type | int, base: str) -> str:
-    """An LLVM type in as many lanes as another type has."""
+    """An LLVM type with as many lanes as another type has."""
     lanes = like if isinstance(like, int) else like.lanes
     return base if lanes == 1 else f"<{lanes} x {base}>"
 
 
 def constant(llvm: str, value: str) -> str:
-    """A number of this LLVM type, the same in all lanes."""
+    """A constant of this LLVM type, the same in all lanes."""
     return f"splat ({llvm.split(' x ')[1][:-1]} {value})" if llvm[0] == "<" else value
 
 
 def llvm_type(kind: Type) -> str:
-    """The LLVM type that arithmetic on this type uses."""
+    """The LLVM type for arithmetic on this type."""
     return shaped(kind, base_type(kind))
 
 
 def suffix(kind: Type) -> str:
-    """How an overloaded intrinsic names this type."""
+    """The name of this type in an overloaded intrinsic."""
     base = base_type(kind)
     name = {"half": "f16", "float": "f32", "double": "f64"}.get(base, base)
     return name if kind.lanes == 1 else f"v{kind.lanes}{name}"
@@ -60,11 +60,13 @@ def suffix(kind: Type) -> str:
 
 @dataclass(slots=True)
 class Shared:
-    """What all functions of a module share while they are written."""
+    """State that all functions of a module share while they are translated."""
 
     module: Module
     timed: bool = False
-    """Whether the code counts what it does, for cards in modelled time."""
+    """Whether the code counts its work, for GPUs in modeled time."""
+    plain: bool = False
+    """Whether the code is compiled without optimization: functions stay apart, and basic blocks short."""
     shared_offsets: dict[str, int] = field(default_factory=dict[str, int])
     shared_sizes: dict[str, int] = field(default_factory=dict[str, int])
     shared_size: int = 0
@@ -72,11 +74,11 @@ class Shared:
 
     @property
     def environment(self) -> tuple[str, ...]:
-        """The parameters of every function: who and where the thread is, and what it counts."""
+        """The parameters of every function: block, memory, thread indices and counters."""
         return (*_ENVIRONMENT, "ptr %work") if self.timed else _ENVIRONMENT
 
     def place_shared(self, variable: Variable) -> None:
-        """Give a shared variable its offset in the block's window; extern arrays come behind all others."""
+        """Give a shared variable its offset in the block's window; extern arrays come after all others."""
         self.shared_sizes[variable.name] = variable.size
         if variable.size:
             offset = -(-self.shared_size // variable.align) * variable.align
@@ -88,12 +90,12 @@ class Shared:
 
 @dataclass(slots=True)
 class Scope:
-    """Names between two braces."""
+    """The names declared between two braces."""
 
     registers: dict[str, Type] = field(default_factory=dict[str, Type])
     slots: dict[str, str] = field(default_factory=dict[str, str])
     variables: dict[str, str] = field(default_factory=dict[str, str])
-    """Local and parameter variables: name to the LLVM pointer."""
+    """Local and parameter variables: name to LLVM pointer."""
 
 
 class Writer:
@@ -116,7 +118,7 @@ class Writer:
     # Lines and names.
 
     def fresh(self, stem: str = "v") -> str:
-        """A new SSA name."""
+        """Return a new SSA name."""
         self._names += 1
         return f"%{stem}{self._names}"
 
@@ -131,16 +133,16 @@ class Writer:
         self.lines.append(f"  {text}")
 
     def begin(self, label: str) -> None:
-        """Start a basic block; what came before falls through into it."""
+        """Start a basic block; the code before it falls through."""
         self.lines.append(f"  br label %{label}")
         self.lines.append(f"{label}:")
 
     def block_name(self, stem: str) -> str:
-        """A new label."""
+        """Return a new label."""
         return self.fresh(stem)[1:]
 
     def intrinsic(self, name: str, result: str, *arguments: tuple[str, str]) -> str:
-        """Call an intrinsic or runtime function, declaring it on the way."""
+        """Call an intrinsic or runtime function, and declare it."""
         types = ", ".join(kind for kind, _ in arguments)
         self.shared.intrinsics[name] = f"declare {result} @{name}({types})"
         call = f"call {result} @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})"
@@ -155,24 +157,24 @@ class Writer:
         return self.intrinsic(f"llvm.{name}.{suffix(kind)}", llvm, *((llvm, value) for value in values))
 
     def refuse(self, problem: str) -> UnsupportedPtx:
-        """The error for what we have no translation for."""
+        """Return the error for valid PTX that has no translation here."""
         return UnsupportedPtx(self.line, problem)
 
     def wrong(self, problem: str) -> BadPtx:
-        """The error for what has no meaning."""
+        """Return the error for invalid PTX."""
         return BadPtx(self.line, problem)
 
-    # Names to places.
+    # Names and where they live.
 
     def register(self, name: str) -> Type | None:
-        """The declared type of a register, or None if this is no register."""
+        """Return the declared type of a register; None if the name is no register."""
         for scope in reversed(self.scopes):
             if name in scope.registers:
                 return scope.registers[name]
         return None
 
     def slot(self, name: str) -> tuple[str, Type]:
-        """Where a register lives."""
+        """Return the stack slot of a register."""
         for scope in reversed(self.scopes):
             kind = scope.registers.get(name)
             if kind is None:
@@ -185,7 +187,7 @@ class Writer:
         raise self.wrong(f"unknown register {name}")
 
     def pointer_to(self, name: str) -> str | None:
-        """The LLVM pointer of a parameter, local or module variable; shared ones have only an offset."""
+        """Return the LLVM pointer of a parameter, local or module variable; shared ones have only an offset."""
         for scope in reversed(self.scopes):
             if name in scope.variables:
                 return scope.variables[name]
@@ -197,7 +199,7 @@ class Writer:
         return None
 
     def address_of(self, name: str) -> str:
-        """The address of a symbol as an i64: a window offset for shared variables."""
+        """Return the address of a symbol as an i64: a window offset for shared variables."""
         if name in self.shared.shared_offsets:
             offset = self.shared.shared_offsets[name]
             self.shared_used.add(name)
@@ -212,7 +214,7 @@ class Writer:
     # Reading.
 
     def bits(self, operand: Operand, width: int) -> str:
-        """An operand as an integer of this width."""
+        """Read an operand as an integer of this width."""
         match operand:
             case Literal():
                 return self._literal(operand, width)
@@ -257,7 +259,7 @@ class Writer:
         return self.emit(f"bitcast {names[width]} {cast} to i{width}")
 
     def resize(self, value: str, have: int, want: int, *, signed: bool = False) -> str:
-        """An integer in another width."""
+        """Convert an integer to another width."""
         if have == want:
             return value
         if want == 1:
@@ -266,15 +268,15 @@ class Writer:
         return self.emit(f"{word} i{have} {value} to i{want}")
 
     def read(self, operand: Operand, kind: Type) -> str:
-        """An operand as a value of this type."""
+        """Read an operand as a value of this type."""
         value = self.bits(operand, kind.bits)
         return self.from_bits(value, kind)
 
     def from_bits(self, value: str, kind: Type) -> str:
-        """Bits as a value of the type that arithmetic uses."""
+        """Convert bits to a value of the type that arithmetic uses."""
         if not kind.is_float and kind.lanes == 1:
             return value
-        if kind.kind is not Kind.BFLOAT:
+        if kind.kind is not ScalarKind.BFLOAT:
             return self.emit(f"bitcast i{kind.bits} {value} to {llvm_type(kind)}")
         if kind.lanes == 1:
             high = self.emit(f"shl i32 {self.resize(value, 16, 32)}, 16")
@@ -288,7 +290,7 @@ class Writer:
         """The reverse of `from_bits`; a bf16 is rounded to nearest, ties to even."""
         if not kind.is_float and kind.lanes == 1:
             return value
-        if kind.kind is not Kind.BFLOAT:
+        if kind.kind is not ScalarKind.BFLOAT:
             return self.emit(f"bitcast {llvm_type(kind)} {value} to i{kind.bits}")
         if kind.lanes == 1:
             return self._round_bfloat(value)
@@ -309,7 +311,7 @@ class Writer:
     # Writing.
 
     def write(self, operand: Operand, kind: Type, value: str) -> None:
-        """Store a value of this type; a wider register receives it extended, as PTX says."""
+        """Store a value of this type; a wider register gets it extended, as PTX requires."""
         self.write_bits(operand, kind.bits, self.to_bits(value, kind), signed=kind.is_signed)
 
     def write_bits(self, operand: Operand, width: int, value: str, *, signed: bool = False) -> None:
@@ -324,7 +326,7 @@ class Writer:
     # Memory.
 
     def pointer(self, operand: Operand, space: str) -> str:
-        """The LLVM pointer of `[base+offset]` in a state space."""
+        """Return the LLVM pointer of `[base+offset]` in a state space."""
         if not isinstance(operand, Address):
             raise self.wrong("expected an address")
         base = operand.base
@@ -347,11 +349,11 @@ class Writer:
         return self.emit(f"getelementptr i8, ptr {pointer}, i64 {operand.offset}") if operand.offset else pointer
 
     def operand(self, instruction: Instruction, index: int) -> Operand:
-        """The operand at this place, or the error that it is missing."""
+        """Return the operand at this position; an error if it is missing."""
         if index >= len(instruction.operands):
             raise self.wrong(f"{instruction}: too few operands")
         return instruction.operands[index]
 
     def warp_word(self, operand: Operand) -> str:
-        """A 32-bit operand of a warp instruction."""
+        """Read a 32-bit operand of a warp instruction."""
         return self.bits(operand, B32.bits)

@@ -1,1 +1,1 @@
-"""PTX as values: text in, a `Module` of typed declarations and instructions out. Pure; knows nothing of LLVM."""
+"""PTX as values: parses text into a `Module` of typed declarations and instructions. Pure; independent of LLVM."""

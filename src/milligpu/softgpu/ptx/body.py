@@ -23,7 +23,7 @@ from milligpu.softgpu.ptx.syntax import (
     Vector,
 )
 
-# More than any compiler emits; a mutated text must not make us allocate without end.
+# More than any compiler emits; corrupt text must not make us allocate without bound.
 _MOST_REGISTERS = 1 << 17
 
 
@@ -35,13 +35,13 @@ class BodyParser:
         self._found: list[Statement] = []
 
     def body(self) -> list[Statement]:
-        """All statements up to the matching brace."""
+        """Return all statements up to the matching brace."""
         at = self._at
         at.take("{")
         depth = 1
         while depth:
             if at.kind == "end":
-                raise BadPtx(at.line, "function does not end")
+                raise BadPtx(at.line, "missing } at the end of a function")
             if at.accept("{"):
                 depth += 1
                 self._found.append(Open())

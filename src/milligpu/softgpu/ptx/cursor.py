@@ -1,4 +1,4 @@
-"""A position in the tokens, and the small things that are read the same way everywhere."""
+"""A position in the tokens, and readers for the small parts that occur everywhere."""
 
 from milligpu.softgpu.ptx.errors import BadPtx
 from milligpu.softgpu.ptx.lexer import Token, tokens
@@ -6,12 +6,12 @@ from milligpu.softgpu.ptx.syntax import Literal, Name, Variable
 from milligpu.softgpu.ptx.types import TYPES, Type
 
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg"}
-# The largest static variable a driver accepts; also keeps a typo from becoming a huge allocation.
+# The largest static variable that a driver accepts; it also keeps a typo from becoming a huge allocation.
 _LARGEST_VARIABLE = 1 << 31
 
 
 class Cursor:
-    """Where we are; every reader either moves on or raises with the line."""
+    """The current position; every reader either moves on or raises an error with the line."""
 
     def __init__(self, text: str) -> None:
         self._tokens = tokens(text)
@@ -25,18 +25,18 @@ class Cursor:
         self.kind, self.text, self.line = self._tokens[self._index]
 
     def peek(self, ahead: int = 1) -> Token:
-        """A token further on."""
+        """Return a token further on."""
         return self._tokens[min(self._index + ahead, len(self._tokens) - 1)]
 
     def accept(self, kind: str) -> bool:
-        """Take it if it is there."""
+        """Skip this token if it is next, and say whether it was."""
         if self.kind != kind:
             return False
         self.advance()
         return True
 
     def take(self, kind: str) -> str:
-        """Take it, or fail."""
+        """Skip this token, or raise an error."""
         if self.kind != kind:
             raise BadPtx(self.line, f"expected {kind}, found {self.text}")
         text = self.text
@@ -44,24 +44,24 @@ class Cursor:
         return text
 
     def skip_line(self) -> None:
-        """Pass over what is left of this line."""
+        """Skip the rest of this line."""
         line = self.line
         while self.line == line and self.kind != "end":
             self.advance()
 
     def skip_to(self, kind: str) -> None:
-        """Pass over everything up to and including this."""
+        """Skip everything up to and including this token."""
         while self.kind not in (kind, "end"):
             self.advance()
         self.take(kind)
 
     def skip_braces(self) -> None:
-        """Pass over a `{ … }` that holds nothing for us, such as debug information."""
+        """Skip a `{ … }` that we do not need, such as debug information."""
         self.skip_to("{")
         self.skip_to("}")
 
     def type(self) -> Type:
-        """A scalar type such as `.b32`."""
+        """Read a scalar type such as `.b32`."""
         found = TYPES.get(self.text[1:]) if self.kind == "dot" else None
         if found is None:
             raise BadPtx(self.line, f"unknown type {self.text}")
@@ -69,7 +69,7 @@ class Cursor:
         return found
 
     def number(self) -> Literal:
-        """An unsigned constant."""
+        """Read an unsigned constant."""
         text = self.take("number").rstrip("U")
         if text[:2] in ("0f", "0F"):
             return Literal(int(text[2:], 16), "f32")
@@ -84,12 +84,12 @@ class Cursor:
         return Literal(int(text, 0))
 
     def integer(self) -> int:
-        """A constant with its sign."""
+        """Read a constant with its sign."""
         sign = -1 if self.accept("-") else 1
         return sign * self.number().value
 
     def variable(self, *, extern: bool = False) -> Variable:
-        """A declaration in one of the state spaces, with its initial values."""
+        """Read a declaration in one of the state spaces, with its initial values."""
         line = self.line
         if self.text not in _SPACES:
             raise BadPtx(line, f"expected a state space, found {self.text}")

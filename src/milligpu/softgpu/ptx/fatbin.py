@@ -1,7 +1,7 @@
-"""Fat binaries: containers of one program for several cards, from which the PTX that suits a card is taken.
+"""Fat binaries: containers of one program for several GPU architectures, from which we take the PTX.
 
-The layout is not documented; what is written here was found by looking at what the vendor's packer makes. Machine
-code in such a container is for real cards only.
+The layout is not documented; this was found by examining what NVIDIA's `fatbinary` tool writes. Machine code in
+such a container is for real GPUs only.
 """
 
 import struct
@@ -13,15 +13,15 @@ import zstandard
 from milligpu.softgpu.ptx.errors import BadImage, NoPtx
 
 MAGIC = 0xBA55ED50
-_HEAD = struct.Struct("<IHHQ")  # magic, version, size of this, size of what follows
-# Kind, version, size of this (in a group: where it begins), size of the content, compressed size, options' offset,
-# PTX version, architecture, name's offset and length, flags, nothing, size when it is not compressed.
+_HEAD = struct.Struct("<IHHQ")  # magic, version, header size, content size
+# Kind, version, header size (in a group: content offset), content size, compressed size, options offset, PTX
+# version, architecture, name offset and length, flags, unused, uncompressed size.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
-_GROUP = struct.Struct("<II")  # how many entries are compressed together, size of this and of their heads
+_GROUP = struct.Struct("<II")  # number of entries compressed together, size of this and of their headers
 _GROUPED_HEAD = 88
 _PTX, _TOGETHER = 1, 256
 _LZ4, _ZSTD = 0x2000, 0x8000
-# As much as a text of that size may be by itself: see `wire.LARGEST_BODY`.
+# The same limit as for a module as text: see `driver_wire.LARGEST_BODY`.
 _LARGEST = 256 << 20
 
 
@@ -36,12 +36,12 @@ class _Entry(NamedTuple):
 
 
 def is_fatbin(image: bytes) -> bool:
-    """Whether this is such a container, and not text."""
+    """Whether this is a fat binary and not text."""
     return image[:4] == MAGIC.to_bytes(4, "little")
 
 
 def ptx_for(image: bytes, capability: tuple[int, int]) -> bytes:
-    """The newest PTX for at most this compute capability."""
+    """Return the newest PTX for at most this compute capability."""
     limit = 10 * capability[0] + capability[1]
     try:
         fitting = [entry for entry in _entries(memoryview(image)) if entry.architecture <= limit]
@@ -56,7 +56,7 @@ def _entries(image: memoryview) -> Iterator[_Entry]:
     _, _, start, size = _HEAD.unpack_from(image)
     end = start + size
     if end > len(image):
-        raise BadImage(f"fat binary: {end} bytes announced, {len(image)} there")
+        raise BadImage(f"fat binary: {end} bytes announced, {len(image)} present")
     while start < end:
         kind, _, head, length, packed, _, _, _, architecture, _, _, flags, _, full = _ENTRY.unpack_from(
             image, start
@@ -72,7 +72,7 @@ def _entries(image: memoryview) -> Iterator[_Entry]:
 
 
 def _grouped(image: memoryview, start: int, content: memoryview) -> Iterator[_Entry]:
-    """Entries that were compressed as one; each says where in that it begins."""
+    """Entries that were compressed as one; each gives its offset in the uncompressed content."""
     count, _ = _GROUP.unpack_from(image, start + _ENTRY.size)
     heads = start + _ENTRY.size + _GROUP.size
     for at in range(heads, heads + count * _GROUPED_HEAD, _GROUPED_HEAD):
@@ -83,9 +83,9 @@ def _grouped(image: memoryview, start: int, content: memoryview) -> Iterator[_En
 
 def _unpacked(content: memoryview, flags: int, size: int) -> bytes:
     if size > _LARGEST:
-        raise BadImage(f"fat binary: {size} bytes, want at most {_LARGEST}")
+        raise BadImage(f"fat binary: {size} bytes, must be at most {_LARGEST}")
     if flags & _ZSTD:
-        # What the frame itself announces is believed over our limit.
+        # The decompressor trusts the size in the frame more than our limit.
         if zstandard.frame_content_size(content) > size:
             raise BadImage("fat binary: more content than announced")
         return zstandard.ZstdDecompressor().decompress(content, max_output_size=size)
@@ -93,7 +93,7 @@ def _unpacked(content: memoryview, flags: int, size: int) -> bytes:
 
 
 def _unpacked_lz4(content: memoryview, size: int) -> bytes:
-    """A block of LZ4: literals, then a stretch of what was there before, again and again."""
+    """Decompress an LZ4 block: literals, then a copy of earlier output, repeatedly."""
     result = bytearray()
     at = 0
     while at < len(content):
@@ -107,14 +107,14 @@ def _unpacked_lz4(content: memoryview, size: int) -> bytes:
         length, at = _length(content, at + 2, token & 15)
         length += 4
         if not 0 < distance <= len(result) or len(result) + length > size:
-            raise BadImage("fat binary: broken LZ4")
+            raise BadImage("fat binary: corrupt LZ4")
         stretch = result[-distance:]
         result += (stretch * (length // distance + 1))[:length]
     return bytes(result)
 
 
 def _length(content: memoryview, at: int, length: int) -> tuple[int, int]:
-    """A length that goes on in the next bytes while they are full, and where the rest begins."""
+    """Read a length, which continues while bytes are 255, and return it with the next position."""
     if length == 15:
         while True:
             more = content[at]

@@ -1,4 +1,4 @@
-"""Text to tokens. A token keeps its line, because that is what an error must name."""
+"""Text to tokens. A token keeps its line, for error messages."""
 
 import re
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from milligpu.softgpu.ptx.errors import BadPtx
 
 
 class Token(NamedTuple):
-    """One word. `kind` is word, dot (a directive or modifier), number, string or the punctuation itself."""
+    """One token. `kind` is word, dot (a directive or modifier), number, string or the punctuation itself."""
 
     kind: str
     text: str
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 
 
 def tokens(text: str) -> list[Token]:
-    """All tokens, ended by one of kind `end`."""
+    """Return all tokens, followed by one of kind `end`."""
     found: list[Token] = []
     line, at, length = 1, 0, len(text)
     while at < length:

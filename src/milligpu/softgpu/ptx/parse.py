@@ -12,7 +12,7 @@ _LIMITS = {".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm",
 
 
 def parse(text: str) -> Module:
-    """Read a module, or raise `BadPtx` with the line."""
+    """Parse a module, or raise `BadPtx` with the line."""
     return _ModuleParser(Cursor(text)).parse()
 
 
@@ -31,7 +31,7 @@ class _ModuleParser:
                     major, _, minor = at.take("number").partition(".")
                     self._module.version = (int(major), int(minor or 0))
                     if int(major) > NEWEST_MAJOR:
-                        raise UnsupportedVersion(line, f"PTX {major}.{minor}, want at most {NEWEST_MAJOR}.x")
+                        raise UnsupportedVersion(line, f"PTX {major}.{minor}, must be at most {NEWEST_MAJOR}.x")
                 case ".target":
                     at.advance()
                     self._module.target = at.take("word")
@@ -51,7 +51,7 @@ class _ModuleParser:
                 case _:
                     self._declaration()
         if self._module.version == (0, 0):
-            raise BadPtx(at.line, "no .version")
+            raise BadPtx(at.line, "missing .version")
         return self._module
 
     def _declaration(self) -> None:

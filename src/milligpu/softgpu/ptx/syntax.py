@@ -1,4 +1,4 @@
-"""What a PTX module is made of."""
+"""The parts of a PTX module."""
 
 from dataclasses import dataclass, field
 
@@ -79,7 +79,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction with its dotted parts and where it stands."""
+    """One instruction with its dotted modifiers and its line."""
 
     line: int
     opcode: str
@@ -91,13 +91,12 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
     def has(self, modifier: str) -> bool:
-        """Whether one of the dotted parts is this."""
         return modifier in self.modifiers
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place to branch to."""
+    """A branch target."""
 
     line: int
     name: str
@@ -105,7 +104,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """`.reg .b32 %r<5>` as the names it declares."""
+    """`.reg .b32 %r<5>`, expanded to the names that it declares."""
 
     line: int
     type: Type
@@ -123,7 +122,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """`{`: names declared from here to the matching `Close` end there."""
+    """`{`: names declared from here on are valid until the matching `Close`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Variable:
     type: Type
     name: str
     size: int
-    """In bytes; 0 is an extern array whose size the launch decides."""
+    """In bytes; 0 is an extern array, whose size the launch gives."""
     align: int
     values: tuple["Literal | Name", ...] = ()
 
@@ -158,13 +157,13 @@ class Function:
     results: tuple[Variable, ...]
     parameters: tuple[Variable, ...]
     body: list[Statement] | None
-    """None when only declared."""
+    """None for a declaration."""
     max_threads: int = 0
 
 
 @dataclass(slots=True)
 class Module:
-    """A whole text."""
+    """A whole PTX text."""
 
     version: tuple[int, int] = (0, 0)
     target: str = ""

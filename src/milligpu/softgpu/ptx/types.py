@@ -1,15 +1,15 @@
 """The scalar types of PTX.
 
-A register has only a width that matters; what its bits mean is decided by each instruction. So a type here is a
-width and a kind, and the kind is consulted per operand.
+Only the width of a register matters; each instruction decides what the bits mean. So a type here is a width and a
+kind, and the kind is looked up per operand.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
-    """How the bits of a value read."""
+class ScalarKind(Enum):
+    """How the bits of a value are interpreted."""
 
     PREDICATE = "predicate"
     BITS = "bits"
@@ -25,34 +25,38 @@ class Type:
     """One scalar type, or a packed pair of 16-bit ones."""
 
     name: str
-    kind: Kind
+    kind: ScalarKind
     bits: int
     lanes: int = 1
 
     @property
     def is_float(self) -> bool:
-        """Whether arithmetic on it rounds."""
-        return self.kind in (Kind.FLOAT, Kind.BFLOAT)
+        """Whether arithmetic on this type rounds."""
+        return self.kind in (ScalarKind.FLOAT, ScalarKind.BFLOAT)
 
     @property
     def is_signed(self) -> bool:
-        """Whether widening copies the sign."""
-        return self.kind is Kind.SIGNED
+        """Whether widening extends the sign."""
+        return self.kind is ScalarKind.SIGNED
 
     @property
     def bytes(self) -> int:
-        """Its size in memory; a predicate takes one byte."""
+        """The size in memory; a predicate takes one byte."""
         return max(1, self.bits // 8)
 
 
 def _table() -> dict[str, Type]:
-    types = [Type("pred", Kind.PREDICATE, 1), Type("b128", Kind.BITS, 128), Type("tf32", Kind.FLOAT, 32)]
-    for letter, kind in (("b", Kind.BITS), ("u", Kind.UNSIGNED), ("s", Kind.SIGNED)):
+    types = [
+        Type("pred", ScalarKind.PREDICATE, 1),
+        Type("b128", ScalarKind.BITS, 128),
+        Type("tf32", ScalarKind.FLOAT, 32),
+    ]
+    for letter, kind in (("b", ScalarKind.BITS), ("u", ScalarKind.UNSIGNED), ("s", ScalarKind.SIGNED)):
         types += [Type(f"{letter}{bits}", kind, bits) for bits in (8, 16, 32, 64)]
-    types += [Type(f"f{bits}", Kind.FLOAT, bits) for bits in (16, 32, 64)]
-    types += [Type("bf16", Kind.BFLOAT, 16)]
-    types += [Type("f16x2", Kind.FLOAT, 32, 2), Type("bf16x2", Kind.BFLOAT, 32, 2)]
-    types += [Type("u16x2", Kind.UNSIGNED, 32, 2), Type("s16x2", Kind.SIGNED, 32, 2)]
+    types += [Type(f"f{bits}", ScalarKind.FLOAT, bits) for bits in (16, 32, 64)]
+    types += [Type("bf16", ScalarKind.BFLOAT, 16)]
+    types += [Type("f16x2", ScalarKind.FLOAT, 32, 2), Type("bf16x2", ScalarKind.BFLOAT, 32, 2)]
+    types += [Type("u16x2", ScalarKind.UNSIGNED, 32, 2), Type("s16x2", ScalarKind.SIGNED, 32, 2)]
     return {each.name: each for each in types}
 
 

@@ -1,0 +1,1 @@
+"""What an admin installs: container images and the Helm chart. Not part of the wheel."""

@@ -1,0 +1,2 @@
+/* See egl.h. */
+#pragma once

@@ -1,0 +1,268 @@
+"""This node's GPUs and their health: checked every second, and at once when the driver reports an error."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from milligpu.agent.attachment import Attachment
+from milligpu.agent.pod_processes import pod_uid_of_process
+from milligpu.model.errors import Unavailable
+from milligpu.model.gpu import Gpu, GpuState, SharingMode
+from milligpu.model.policy import DEFAULT_POLICY, SharePolicy
+from milligpu.model.units import Mib, Milli
+from milligpu.nvml.gpus import NvmlGpus
+from milligpu.nvml.health_records import HealthRecords
+from milligpu.nvml.hotplug import HotPlug
+from milligpu.nvml.library import GpuLostError
+from milligpu.nvml.patience import PatientCalls
+from milligpu.nvml.readings import GpuReading, GpuVitals, LostGpu, XidEvent
+from milligpu.nvml.xid_events import XidEvents
+from milligpu.wait import wait_for_event
+from milligpu.wire.gpu_settings import GpuSettings
+
+_Seen = TypeVar("_Seen")
+
+log = structlog.get_logger()
+
+LOOK_S = 1.0
+# A driver that wakes a GPU up takes a second or two. A call that takes longer than this may never return.
+ANSWER_S = 5.0
+# If no GPU answered for this long, the driver hangs; a restarted agent may get through to it.
+ALIVE_S = 30.0
+# How soon a GPU is measured that was unhealthy or full when the agent started.
+_MEASURE_S = 30.0
+# How often the thread checks whether NVML is open again.
+_PAUSE_S = 0.05
+# How long the thread waits for an XID before it checks whether it should end.
+_EVENT_S = 1.0
+
+
+class GpuWatch:
+    """The GPUs as the inventory shows them, with their state."""
+
+    def __init__(
+        self,
+        nvml: NvmlGpus,
+        changed: Callable[[], None],
+        reserved: Callable[[int, Gpu], Milli] = lambda _index, _gpu: Milli(0),
+        policy: Callable[[int], SharePolicy] = lambda _index: DEFAULT_POLICY,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        unmeasured: MutableMapping[str, str] | None = None,
+        answer_s: float = ANSWER_S,
+        hotplug: HotPlug | None = None,
+    ) -> None:
+        """`reserved` returns the part of a GPU that is reserved for sessions, `policy` its first share policy.
+
+        `unmeasured` has the GPUs that cannot be shared yet, and why.
+        """
+        self._reserved = reserved
+        self._policy = policy
+        self._now = now
+        self._unmeasured: MutableMapping[str, str] = {} if unmeasured is None else unmeasured
+        self._measures = unmeasured is not None
+        self._new = asyncio.Event()
+        self._hotplug = hotplug or HotPlug()
+        # Nobody may call NVML while it is opened again.
+        self._asking = asyncio.Lock()
+        self._pause, self._paused = threading.Event(), threading.Event()
+        self._calls = PatientCalls(answer_s, now)
+        self._silence = f"the driver has not answered for {answer_s:g} s"
+        self._answered = now()
+        self._nvml = nvml
+        self._changed = changed
+        self._records = HealthRecords(now)
+        self._settings = GpuSettings()
+        self.xids: dict[str, int] = {}
+        """Number of XIDs of each GPU since the agent started."""
+        self.readings: dict[str, GpuReading] = {}
+        """The latest reading of each GPU that answers."""
+        self._reported: list[XidEvent] = []
+        self._wake = asyncio.Event()
+        self._bare: dict[str, Gpu] = {}
+        self._held_by_sessions: dict[str, Milli] = {}
+        self._add_new(later=False)
+        self.gpus = {uuid: self._assessed(gpu) for uuid, gpu in self._bare.items()}
+
+    def _add_new(self, *, later: bool = True) -> None:
+        """Add GPUs that NVML has identified since: one was plugged in, or one that was lost at first is back."""
+        for index, gpu in self._nvml.known().items():
+            if gpu.uuid in self._bare:
+                continue
+            self._bare[gpu.uuid] = replace(gpu, reserved=self._reserved(index, gpu), policy=self._policy(index))
+            if later and self._measures and gpu.mode is not SharingMode.MIG:
+                self._unmeasured.setdefault(gpu.uuid, "its empty CUDA context is being measured")
+                self._new.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the driver answered lately about any GPU."""
+        return self._now() - self._answered < ALIVE_S
+
+    async def read(self) -> None:
+        """Read everything that is monitored, on request: it takes too long for every second."""
+        seen = await self._ask_all("read", self._nvml.read_one)
+        self.readings = {each.uuid: each for each in seen if isinstance(each, GpuReading)}
+
+    async def _ask_all(self, what: str, ask: Callable[[int], _Seen]) -> list[_Seen | LostGpu]:
+        """Ask about every GPU at once; one about which the driver hangs counts as lost and delays no other."""
+        async with self._asking:
+            return await self._ask_each(what, ask)
+
+    async def _ask_each(self, what: str, ask: Callable[[int], _Seen]) -> list[_Seen | LostGpu]:
+        known = self._nvml.known()
+        try:
+            count = await self._calls.call("count", self._nvml.nvml.count)
+        except (TimeoutError, Unavailable) as error:
+            message = getattr(error, "message", "") or self._silence
+            return [LostGpu(index, gpu.uuid, message) for index, gpu in known.items()]
+
+        async def one(index: int) -> _Seen | LostGpu:
+            try:
+                found = await self._calls.call(f"{what} {index}", lambda: ask(index))
+            except TimeoutError:
+                return LostGpu(index, known[index].uuid if index in known else "", self._silence)
+            self._answered = self._now()
+            return found
+
+        if not count:
+            self._answered = self._now()
+        return list(await asyncio.gather(*map(one, range(count))))
+
+    async def memory_by_pod(self, attachments: Iterable[Attachment]) -> dict[tuple[str, str], Mib]:
+        """Return what resized pods use, by pod and GPU, as the driver counts it.
+
+        A limit that was lowered below what is in use frees only what is not in use.
+        """
+        resized = {each.holder.uid: each for each in attachments if each.grant.generation > 1}
+        if not resized:
+            return {}
+        await self.read()
+        found: dict[tuple[str, str], Mib] = {}
+        for gpu in {gpu for each in resized.values() for gpu in each.grant.gpus} & self.readings.keys():
+            for process in self.readings[gpu].processes:
+                uid = pod_uid_of_process(process.pid)
+                if uid in resized:
+                    found[uid, gpu] = Mib(found.get((uid, gpu), 0) + (process.memory or 0))
+        return found
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        stop = threading.Event()
+
+        def listen() -> None:
+            while not stop.is_set():
+                if self._pause.is_set():
+                    self._paused.set()
+                    stop.wait(_PAUSE_S)
+                    continue
+                try:
+                    self._follow_xids(stop, lambda event: loop.call_soon_threadsafe(self._on_xid, event))
+                except Exception as error:
+                    log.warning("Could not wait for XIDs, trying again", error=str(error))
+                    stop.wait(_EVENT_S)
+
+        thread = threading.Thread(target=listen, name="xid-events", daemon=True)
+        thread.start()
+        try:
+            while True:
+                if self._hotplug.due():
+                    await self._reopen()
+                self._wake.clear()
+                reported, self._reported = self._reported, []
+                self._on_look(reported, await self._ask_all("vitals", self._nvml.vitals_of))
+                await wait_for_event(self._wake, LOOK_S)
+        finally:
+            stop.set()
+
+    async def _reopen(self) -> None:
+        """Let NVML list GPUs that were added, while nobody else calls it."""
+        self._paused.clear()
+        self._pause.set()
+        listed = 0
+        try:
+            await asyncio.to_thread(self._paused.wait, ANSWER_S)
+            async with self._asking:
+                if self._paused.is_set() and not self._calls.waiting:
+                    listed = await self._calls.call("reopen", self._nvml.reopen)
+                    log.info("Opened NVML again, because a GPU was added", gpus=listed)
+        except (TimeoutError, Unavailable, GpuLostError) as error:
+            log.warning("Could not open NVML again", error=str(error))
+        finally:
+            self._hotplug.opened(listed)
+            self._pause.clear()
+
+    def _follow_xids(self, stop: threading.Event, tell: Callable[[XidEvent], object]) -> None:
+        events = XidEvents(self._nvml)
+        try:
+            while not stop.is_set() and not self._pause.is_set():
+                event = events.wait(_EVENT_S)
+                if event is not None:
+                    tell(event)
+        finally:
+            events.close()
+
+    async def measure(self, measure: Callable[[Iterable[Gpu]], None]) -> None:
+        """Measure again and again what could not be measured yet, until cancelled."""
+        while True:
+            if self._unmeasured:
+                gpus = [gpu for gpu in self._bare.values() if gpu.uuid in self._unmeasured]
+                await asyncio.to_thread(measure, gpus)
+                self._assess_all()
+            await wait_for_event(self._new, _MEASURE_S)
+            self._new.clear()
+
+    def apply_settings(self, settings: GpuSettings) -> None:
+        """Apply an admin's GPU settings; the past XID of a GPU that was cleared since is forgotten."""
+        for uuid, when in settings.cleared.items():
+            if self._settings.cleared.get(uuid) != when:
+                self._records.clear(uuid)
+        self._settings = settings
+        self._assess_all()
+
+    def reserve_for_sessions(self, parts: Mapping[str, Milli]) -> None:
+        """Reserve what sessions hold, even if an admin now reserves less."""
+        self._held_by_sessions = dict(parts)
+        self._assess_all()
+
+    def _on_xid(self, event: XidEvent) -> None:
+        self.xids[event.uuid] = self.xids.get(event.uuid, 0) + 1
+        self._reported.append(event)
+        self._wake.set()
+
+    def _on_look(self, reported: Sequence[XidEvent], seen: Sequence[GpuVitals | LostGpu]) -> None:
+        """Assess XIDs together with a later reading, which says whether the driver asks for a reset."""
+        listed = {each.uuid for each in seen}
+        gone = [LostGpu(-1, uuid, "the driver no longer lists it") for uuid in self._bare if uuid not in listed]
+        self._records.note(reported, [*seen, *gone])
+        self._add_new()
+        self._assess_all()
+
+    def _assess_all(self) -> None:
+        gpus = {uuid: self._assessed(gpu) for uuid, gpu in self._bare.items()}
+        if gpus != self.gpus:
+            for uuid in (uuid for uuid, gpu in gpus.items() if gpu != self.gpus.get(uuid)):
+                gpu = gpus[uuid]
+                log.warning(
+                    "GPU changed", gpu=uuid, state=gpu.state.value, message=gpu.message, policy=gpu.policy.value
+                )
+            self.gpus = gpus
+            self._changed()
+
+    def _assessed(self, gpu: Gpu) -> Gpu:
+        gpu = replace(
+            gpu,
+            reserved=max(gpu.reserved, self._held_by_sessions.get(gpu.uuid, Milli(0))),
+            policy=self._settings.policies.get(gpu.uuid, gpu.policy),
+        )
+        health = self._records.health(gpu.uuid)
+        if health.state is GpuState.OK and gpu.uuid in self._settings.cordoned:
+            return replace(gpu, state=GpuState.CORDONED, message=self._settings.cordoned[gpu.uuid])
+        if health.state is GpuState.OK and gpu.uuid in self._unmeasured:
+            return replace(gpu, state=GpuState.UNHEALTHY, message=self._unmeasured[gpu.uuid])
+        return replace(gpu, state=health.state, message=health.message)

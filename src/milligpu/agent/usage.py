@@ -1,0 +1,190 @@
+"""What the GPUs of this node are used for: containers and sessions, read on request.
+
+Every number of a container was measured for that container: GPU time by the arbiter, memory by its usage page or,
+for whole GPUs, by the driver for its processes. No number of a GPU is copied to the tenants that share it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from milligpu.agent.attach_plan import NodePod
+from milligpu.agent.attachment import Attachment
+from milligpu.agent.attachments import AttachmentStore
+from milligpu.agent.gpus import GpuWatch
+from milligpu.agent.pod_processes import pod_uid_of_process
+from milligpu.metrics.node import GpuSample, ShareSample
+from milligpu.model.footprint import NO_DEMAND, GpuDemand
+from milligpu.model.gpu import Gpu, GpuState
+from milligpu.model.units import BYTES_PER_MIB, WHOLE
+from milligpu.nvml.readings import GpuProcess, GpuReading
+from milligpu.sessions.status import process_usages
+from milligpu.tenancy.tenants import Tenants
+from milligpu.tenancy.usage import share_usage
+from milligpu.wire.status import STATUS, GpuStatus, MachineStatus, ProcessUsage, ShareUsage, gpu_utilization
+
+_NS = 1e9
+
+
+class UsageReader:
+    """Reads pages, the arbiter and NVML."""
+
+    def __init__(
+        self,
+        node: str,
+        gpus: GpuWatch,
+        attachments: AttachmentStore,
+        *,
+        tenants: Tenants,
+        sessions: Callable[[], MachineStatus | None],
+        demands: Callable[[], Mapping[str, GpuDemand]],
+    ) -> None:
+        """`sessions` is the status of this node's sessions, None without any; `demands` is what pods hold."""
+        self._node = node
+        self._gpus = gpus
+        self._attachments = attachments
+        self._tenants = tenants
+        self._sessions = sessions
+        self._demands = demands
+
+    def status(self, pods: Mapping[str, NodePod]) -> MachineStatus:
+        """Describe the GPUs, and every container and session on them."""
+        sessions = self._sessions()
+        usages = self.usages(pods)
+        demands = self._demands()
+        gpus = [
+            self._gpu(index, gpu, demands.get(gpu.uuid, NO_DEMAND), usages)
+            for index, gpu in enumerate(self._gpus.gpus.values())
+        ]
+        processes = self._all_processes(pods)
+        if sessions is None:
+            return MachineStatus(STATUS.version, self._node, gpus, shares=usages, processes=processes)
+        # Arguments may be secrets, and these pages are open to the network: programs are named without them.
+        programs = [msgspec.structs.replace(each, command=each.command[:1]) for each in sessions.sessions]
+        waiting = [msgspec.structs.replace(each, command=each.command[:1]) for each in sessions.waiting]
+        return msgspec.structs.replace(
+            sessions,
+            machine=self._node,
+            gpus=gpus,
+            shares=usages,
+            sessions=programs,
+            waiting=waiting,
+            processes=processes,
+        )
+
+    def usages(self, pods: Mapping[str, NodePod]) -> list[ShareUsage]:
+        """Describe every container and session on every GPU that it holds."""
+        found = [(each, pods.get(each.holder.uid)) for each in self._attachments.held.values()]
+        containers = [use for each, pod in found if pod is not None for use in self._of(each, pod)]
+        sessions = self._sessions()
+        return containers + (sessions.shares if sessions is not None else [])
+
+    def _of(self, attached: Attachment, pod: NodePod) -> Iterable[ShareUsage]:
+        uses = self._tenants.uses(attached.name)
+        for number, held in enumerate(attached.shares):
+            whole = held.share.whole
+            processes = self._processes(held.gpu, pod.ref.uid) if whole else ()
+            yield share_usage(
+                held,
+                self._gpus.gpus.get(held.gpu),
+                uses[number] if number < len(uses) else None,
+                memory_used=sum((each.memory or 0) * BYTES_PER_MIB for each in processes) if whole else None,
+                utilization=sum(each.utilization or 0.0 for each in processes) if whole else None,
+                namespace=pod.ref.namespace,
+                pod=pod.ref.name,
+                container=attached.holder.container,
+            )
+
+    def _processes(self, gpu: str, uid: str) -> tuple[GpuProcess, ...]:
+        reading = self._gpus.readings.get(gpu)
+        found = reading.processes if reading else ()
+        return tuple(process for process in found if pod_uid_of_process(process.pid) == uid)
+
+    def _all_processes(self, pods: Mapping[str, NodePod]) -> list[ProcessUsage]:
+        found = process_usages(self._gpus.readings.values(), self._gpus.gpus.values())
+        owners = [pods.get(pod_uid_of_process(each.pid) or "") for each in found]
+        return [
+            each
+            if pod is None
+            else msgspec.structs.replace(each, namespace=pod.ref.namespace, pod=pod.ref.name, session="")
+            for each, pod in zip(found, owners, strict=True)
+        ]
+
+    def _gpu(self, index: int, gpu: Gpu, taken: GpuDemand, usages: Iterable[ShareUsage]) -> GpuStatus:
+        reading = self._gpus.readings.get(gpu.uuid)
+        return GpuStatus(
+            index,
+            gpu.uuid,
+            gpu.model,
+            gpu.milli,
+            gpu.mib,
+            max(0, gpu.allocatable - taken.milli),
+            max(0, gpu.allocatable_mib - taken.mib),
+            state=gpu.state.value,
+            message=gpu.message,
+            memory_used=None if reading is None else reading.memory_used * BYTES_PER_MIB,
+            utilization=gpu_utilization(usages, gpu.uuid, gpu.milli),
+            policy=gpu.policy,
+            temperature=None if reading is None else reading.vitals.temperature,
+            power=None if reading is None else _scaled(reading.milliwatts, 1000),
+        )
+
+    def gpu_samples(self) -> dict[str, GpuSample]:
+        """Return the samples for the metrics of GPUs, by UUID."""
+        readings = self._gpus.readings
+        return {
+            gpu.uuid: _gpu_sample(index, gpu, self._node, readings.get(gpu.uuid), self._gpus.xids.get(gpu.uuid, 0))
+            for index, gpu in enumerate(self._gpus.gpus.values())
+        }
+
+    def share_samples(self, pods: Mapping[str, NodePod]) -> list[ShareSample]:
+        """Return the samples for the metrics of containers and sessions."""
+        gpus = self.gpu_samples()
+        return [
+            _share_sample(use, gpus[use.gpu], self._gpus.gpus[use.gpu])
+            for use in self.usages(pods)
+            if use.gpu in gpus
+        ]
+
+
+def _gpu_sample(index: int, gpu: Gpu, node: str, reading: GpuReading | None, xids: int) -> GpuSample:
+    gauges: dict[str, float | None] = {"milligpu_gpu_memory_total_bytes": gpu.mib * BYTES_PER_MIB}
+    counters: dict[str, float | None] = {"milligpu_gpu_xid_errors": xids}
+    if reading is not None:
+        gauges |= {
+            "milligpu_gpu_utilization_ratio": _scaled(reading.utilization, 100),
+            "milligpu_gpu_memory_used_bytes": reading.memory_used * BYTES_PER_MIB,
+            "milligpu_gpu_temperature_celsius": reading.vitals.temperature,
+            "milligpu_gpu_power_watts": _scaled(reading.milliwatts, 1000),
+            "milligpu_gpu_clock_hertz": _scaled(reading.clock_mhz, 1e-6),
+        }
+        counters |= {
+            "milligpu_gpu_energy_joules": _scaled(reading.millijoules, 1000),
+            "milligpu_gpu_ecc_corrected": reading.ecc_corrected,
+            "milligpu_gpu_ecc_uncorrected": reading.vitals.ecc_uncorrected,
+        }
+    throttled = frozenset(map(str, reading.throttled)) if reading else frozenset[str]()
+    return GpuSample(index, gpu.uuid, gpu.model, node, gpu.state is GpuState.OK, gauges, counters, throttled)
+
+
+def _share_sample(use: ShareUsage, sample: GpuSample, gpu: Gpu) -> ShareSample:
+    gauges: dict[str, float | None] = {
+        "share_ratio": use.milli / WHOLE,
+        "limit_ratio": use.limit / WHOLE,
+        "memory_limit_bytes": use.memory_limit,
+        "memory_used_bytes": use.memory_used,
+        "memory_peak_bytes": use.memory_peak,
+        "on_unhealthy_gpu": float(gpu.state is GpuState.UNHEALTHY),
+    }
+    counters: dict[str, float | None] = {
+        "gpu_seconds": _scaled(use.gpu_time_ns, _NS),
+        "waiting_seconds": _scaled(use.waiting_ns, _NS),
+        "throttled_seconds": _scaled(use.throttled_ns, _NS),
+        "out_of_memory": use.refusals,
+    }
+    owner = (use.session,) if use.session else (use.namespace, use.pod, use.container)
+    return ShareSample(sample, owner, gauges, counters)
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value / by

@@ -1,0 +1,49 @@
+"""`milligpu server`: share this machine's GPUs with programs on other machines."""
+
+from pathlib import Path
+
+import click
+
+from milligpu.remote.pool import DEFAULT_FOLDER, read_pool
+from milligpu.remote.server import ServerSettings, run
+from milligpu.remote.token_file import PORT, parse_server
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default=f"0.0.0.0:{PORT}",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Address on which clients reach this server.",
+)
+@click.option(
+    "--pool",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    metavar="DIR",
+    help="Directory of the pool's authority, made by `milligpu pool create`; each server of a pool has a copy.",
+)
+@click.option(
+    "--state-dir",
+    "state",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/milligpu/server"),
+    show_default=True,
+    metavar="DIR",
+    help="Directory for programs that clients sent, so that they need not send them again.",
+)
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Without TLS: whoever is on the network can read tokens and data.",
+)
+def command(*, listen: str, folder: Path, state: Path, plain: bool) -> int:
+    """Serve GPUs over the network: clients run `milligpu run --remote` or `bitfusion run` with a token of the pool.
+
+    Sessions get shares from this machine's session service, like local commands, and are held to them here.
+    """
+    host, _, port = parse_server("--listen", listen).rpartition(":")
+    return run(ServerSettings(host.strip("[]"), int(port), state, plain), read_pool(folder))

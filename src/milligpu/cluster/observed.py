@@ -1,0 +1,76 @@
+"""Pods and nodes as the API server shows them, reduced to what scheduling needs."""
+
+from dataclasses import dataclass
+
+from milligpu.cluster.node_conditions import NodeCondition
+from milligpu.cluster.node_constraints import NodeConstraints, NodeFacts
+from milligpu.model.gpu import Node
+from milligpu.model.grant import Grant
+from milligpu.model.request import PodRef, PodRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingSpec:
+    """What a pod asks for; it stays the same from the pod's creation to its end."""
+
+    pod: PodRef
+    request: PodRequest | None
+    """None if the request is invalid; `mistake` then says why."""
+    mistake: str
+    constraints: NodeConstraints
+    scheduler: str
+    priority: int
+    shape: int
+    """Equal numbers fit in the same places: if one such pod fits nowhere, none does."""
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether the scheduler places the pod; an invalid request counts, so that it is refused."""
+        return self.request is None or self.request.wants_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableGrant:
+    """A bound pod's grant that cannot be read, as when a newer scheduler wrote it: its size is unknown."""
+
+    named: tuple[str, ...]
+    """The GPUs that are named in it."""
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """A pod as the API server shows it now."""
+
+    spec: SchedulingSpec
+    node: str
+    grant: Grant | None
+    ended: bool
+    gated: bool
+    leaving: bool
+    nominated: str
+    unreadable: UnreadableGrant | None = None
+    """In place of the grant, when there is one that this version cannot read."""
+    other_reason: bool = False
+    """Whether kube-scheduler refused the pod for a reason other than a GPU, such as a missing ResourceClaim."""
+    resize: str = ""
+    """The annotation by which a running pod asks for another share."""
+
+    @property
+    def uid(self) -> str:
+        return self.spec.pod.uid
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNode:
+    """A node: its GPUs, CPU and memory, and the facts that pods' conditions are about."""
+
+    node: Node
+    facts: NodeFacts
+    problem: str = ""
+    """Why its inventory could not be read."""
+    uid: str = ""
+    conditions: tuple[NodeCondition, ...] = ()
+    """What the Node object says about its agent and GPUs."""
+    wanted: tuple[NodeCondition, ...] = ()
+    """The conditions that it should have."""

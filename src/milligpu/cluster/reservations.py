@@ -1,0 +1,248 @@
+"""Places that are kept for a while: reservations for pods that kube-scheduler asked about, and nominations.
+
+A reservation holds until the pod is bound or its time is over. A nomination is a hint: a pod that kube-scheduler
+asks about takes its place. What evicted pods leave is kept for the pod that they were evicted for.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from milligpu.cluster.held_shares import RESERVATIONS, HeldShares
+from milligpu.cluster.kept_shares import KeptShares, Preemption
+from milligpu.cluster.observed import SchedulingSpec
+from milligpu.cluster.place_choice import PlaceChoice, asked_of
+from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
+from milligpu.cluster.pod_table import PodTable
+from milligpu.model.errors import BadRequest, NoCapacity
+from milligpu.model.footprint import GpuDemand
+from milligpu.model.grant import Grant
+from milligpu.model.units import Mib, Milli
+from milligpu.placement.decide import Placer
+from milligpu.placement.snapshot import BoolArray, Holding
+
+# kube-scheduler binds milliseconds after filter; after this long it has given up. A pod that it asks about over and
+# over without a bind, because another plugin rejects it, keeps no place after this long: its bind chooses one.
+RESERVED_S = 30.0
+# kube-scheduler tries a nominated pod at once, unless others are before it; then the time starts again. After this
+# long it cannot use the place, and another pod may.
+NOMINATED_S = 5.0
+# A nomination of a higher priority is left alone for as long as kube-scheduler needs to ask about it.
+_HINT_S = 2.0
+# At most this many nominations, oldest first, make room for another pod: counting each again takes microseconds.
+_HINTS_MAX = 64
+# After this long without a request kube-scheduler has stopped, and no pod is next.
+PATIENCE_S = 1.0
+# A nomination that was not used is tried again after this long, then after twice as long, until capacity is freed.
+HOLD_OFF_S, HOLD_OFF_MAX_S = 2.0, 64.0
+
+_BEFORE_BIND = RESERVATIONS | {PodStage.WAITING}
+
+
+class Reservations:
+    """Reserves, nominates and releases places."""
+
+    def __init__(
+        self,
+        placer: Placer,
+        pods: PodTable,
+        shares: HeldShares,
+        choice: PlaceChoice,
+        entry_of: Callable[[SchedulingSpec], PodEntry],
+    ) -> None:
+        """`entry_of` returns a pod's entry, which is made if the pod is new."""
+        self._placer = placer
+        self._snap = placer.snapshot
+        self._pods = pods
+        self._shares = shares
+        self._choice = choice
+        self._entry_of = entry_of
+        self._kept = KeptShares(placer.snapshot)
+        self.inherited: list[PodEntry] = []
+        """Pods whose place was freed by preemption, for `Nominator` to make kube-scheduler retry them."""
+
+    # -- for kube-scheduler ------------------------------------------------------------------------------------
+
+    def reserve(self, spec: SchedulingSpec, among: Iterable[str]) -> Grant | None:
+        """Choose the pod's GPUs among these nodes, and keep them for the bind that follows."""
+        return self._reserve(spec, self._placer.mask(among), class_elsewhere=False)
+
+    def reserve_on(self, spec: SchedulingSpec, rows: BoolArray) -> Grant | None:
+        """Reserve for kube-scheduler, which offers some nodes; a free GPU of the pod's class may be on others.
+
+        A pod that was nominated to a node that is not offered gets the fallback of its class: kube-scheduler checks
+        more, and has rejected that node.
+        """
+        entry = self._entry_of(spec)
+        rejected = entry.stage is PodStage.NOMINATED and not self._offered(entry, rows)
+        return self._reserve(spec, rows, class_elsewhere=not rejected)
+
+    def _offered(self, entry: PodEntry, rows: BoolArray) -> bool:
+        return any(bool(rows[row]) for row in self._snap.rows_of.get(entry.node, ()))
+
+    def _reserve(self, spec: SchedulingSpec, rows: BoolArray, *, class_elsewhere: bool) -> Grant | None:
+        entry = self._entry_of(spec)
+        self._pods.note_asked(entry)
+        if entry.stage is PodStage.BOUND:
+            raise NoCapacity(f"pod {spec.pod} is already on {entry.node}")
+        if entry.stage is PodStage.BINDING or entry.stage is PodStage.BIND_UNKNOWN:
+            raise NoCapacity(f"pod {spec.pod}: the outcome of an earlier bind is unknown")
+        self._shares.release(entry)
+        entry.refused_by_filter = True
+        kept = self._kept.leave_out(spec.pod.uid)
+        grant = self._choice.among(spec, rows, class_elsewhere=class_elsewhere)
+        if grant is None and not self.is_unused(entry):
+            grant = self._place_over_nominations(spec, rows, class_elsewhere=class_elsewhere)
+        if grant is not None:
+            # The pod may have been changed since the watch showed it; the grant is for what kube-scheduler has.
+            entry.spec, entry.refused_by_filter = spec, False
+            self._kept.end(spec.pod.uid)
+            if not self.is_unused(entry):
+                self._shares.reserve(entry, grant, PodStage.RESERVED, self._reserved_until(entry))
+        elif kept is not None:
+            self._kept.put_back(kept)
+        return grant
+
+    def _place_over_nominations(
+        self, spec: SchedulingSpec, rows: BoolArray, *, class_elsewhere: bool
+    ) -> Grant | None:
+        """Place a pod where others are nominated: kube-scheduler asks for this one, and nominations are hints."""
+        nominated = self._shares.nominated.values()
+        hints = [each for each in nominated if self._yields(each, spec, rows)][:_HINTS_MAX]
+        holdings = {each.spec.pod.uid: self._snap.release(each.spec.pod.uid) for each in hints}
+        grant = self._choice.among(spec, rows, class_elsewhere=class_elsewhere) if hints else None
+        if grant is not None:
+            self._snap.take(self._placer.holding(asked_of(spec), grant))
+        for entry in sorted(hints, key=lambda each: -each.spec.priority):
+            try:
+                self._snap.take(holdings[entry.spec.pod.uid])
+            except NoCapacity:
+                self.hold_off(entry)
+                self._shares.release(entry)
+        if grant is not None:
+            self._snap.release(spec.pod.uid)
+        return grant
+
+    def _yields(self, hint: PodEntry, spec: SchedulingSpec, rows: BoolArray) -> bool:
+        lower = hint.spec.priority <= spec.priority or self._pods.now() >= hint.until - NOMINATED_S + _HINT_S
+        return lower and self._offered(hint, rows)
+
+    def confirm(self, entry: PodEntry) -> Grant:
+        """Extend a reservation, because kube-scheduler asked about the pod and its place is among the nodes."""
+        assert entry.grant is not None
+        self._pods.note_asked(entry)
+        if entry.stage in RESERVATIONS:
+            entry.stage, entry.until = PodStage.RESERVED, self._reserved_until(entry)
+            self._shares.nominated.pop(entry.spec.pod.uid, None)
+        entry.hold_off_s = 0.0
+        return entry.grant
+
+    def is_unused(self, entry: PodEntry) -> bool:
+        """Whether kube-scheduler has not bound the pod although it was given a place long ago."""
+        return entry.answered_at + RESERVED_S <= self._pods.now()
+
+    def _reserved_until(self, entry: PodEntry) -> float:
+        """Return when a place that is answered now is released; the time counts from the first such answer."""
+        entry.answered_at = min(entry.answered_at, self._pods.now())
+        return entry.answered_at + RESERVED_S
+
+    # -- nominations -------------------------------------------------------------------------------------------
+
+    def nominate(self, entry: PodEntry) -> Grant | None:
+        """Reserve the best place in the cluster that a waiting pod's conditions allow."""
+        assert entry.stage is PodStage.WAITING
+        grant = self._choice.anywhere(entry.spec)
+        if grant is not None:
+            self._shares.reserve(entry, grant, PodStage.NOMINATED, self._pods.now() + NOMINATED_S)
+            self._shares.nominated[entry.spec.pod.uid] = entry
+        return grant
+
+    def withdraw(self, entry: PodEntry) -> None:
+        """Release the place of a nomination that could not be written, or that kube-scheduler did not use."""
+        if entry.stage is PodStage.NOMINATED:
+            self.hold_off(entry)
+            self._shares.release(entry)
+
+    def hold_off(self, entry: PodEntry) -> None:
+        """Do not nominate the pod for a while; for twice as long if nothing was released since the last time."""
+        again = entry.held_off_version == self._pods.capacity_version
+        entry.hold_off_s = min(HOLD_OFF_MAX_S, 2 * entry.hold_off_s) if again else HOLD_OFF_S
+        entry.held_off_at, entry.held_off_version = self._pods.now(), self._pods.capacity_version
+
+    # -- preemption --------------------------------------------------------------------------------------------
+
+    def leaves_for_another(self, uid: str) -> bool:
+        """Whether the pod is already being evicted: its share is promised to another pod."""
+        return self._kept.is_victim(uid)
+
+    def begin_preemption(self, spec: SchedulingSpec, node: str, victims: Iterable[str]) -> None:
+        """Keep what these pods leave for the pod for which kube-scheduler evicts them."""
+        self._entry_of(spec)
+        leaving = list(victims)
+        self._kept.begin(spec.pod.uid, node, leaving, self._pods.now())
+        rest = self._rest(spec, node, leaving)
+        if rest is not None:
+            self._kept.keep_rest(spec.pod.uid, rest)
+
+    def _rest(self, spec: SchedulingSpec, node: str, victims: list[str]) -> Holding | None:
+        """Return what a pod will hold on the node, less what its victims hold of the same GPUs."""
+        released = [self._snap.release(uid) for uid in victims if uid in self._snap.holdings]
+        grant = self._choice.among(spec, self._placer.mask([node]))
+        for holding in released:
+            self._snap.take(holding, force=True)
+        if grant is None:
+            return None
+        wanted = self._placer.holding(asked_of(spec), grant)
+        theirs = [dict(each.demands) for each in released]
+        rest = {gpu: _less(demand, [each[gpu] for each in theirs if gpu in each]) for gpu, demand in wanted.demands}
+        return Holding(
+            spec.pod.uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib)
+        )
+
+    def preemption_of(self, uid: str) -> Preemption | None:
+        """Return the preemption that is under way for a pod."""
+        return self._kept.under_way(uid)
+
+    def on_gone(self, uid: str, holding: Holding | None) -> None:
+        """Keep what an evicted pod held; reserve the place once all of them are gone."""
+        self._kept.end(uid)
+        complete = self._kept.keep(uid, holding)
+        entry = None if complete is None else self._pods.get(complete[0])
+        if entry is not None and complete is not None and entry.stage in _BEFORE_BIND:
+            entry.answered_at = FOREVER
+            with suppress(BadRequest):
+                if self.reserve(entry.spec, [complete[1]]) is not None:
+                    self.inherited.append(entry)
+                    self._pods.waiting_version += 1
+        if complete is not None:
+            self._kept.end(complete[0])
+
+    def recount_kept(self, node: str) -> None:
+        """Count what is kept on a node again, because its GPUs changed; nothing is kept on one that is gone."""
+        self._kept.recount(node)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Drop the reservations whose time is over."""
+        now = self._pods.now()
+        for uid in self._kept.expired(now):
+            self._kept.end(uid)
+            self._pods.capacity_version += 1
+        for entry in self._pods:
+            if entry.until <= now and entry.stage in RESERVATIONS:
+                self._expire(entry, now)
+
+    def _expire(self, entry: PodEntry, now: float) -> None:
+        last, asked_at = self._pods.last_asked
+        if entry.stage is PodStage.NOMINATED and last < entry.number and asked_at > now - PATIENCE_S:
+            entry.until = now + NOMINATED_S  # it is not this pod's turn yet
+            return
+        self.hold_off(entry)
+        self._shares.release(entry)
+
+
+def _less(demand: GpuDemand, taken: list[GpuDemand]) -> GpuDemand:
+    """Return what is left of a demand after others; a part of a GPU is never the whole of it."""
+    milli = demand.milli - sum(each.milli for each in taken)
+    mib = demand.mib - sum(each.mib for each in taken)
+    return GpuDemand(Milli(max(0, milli)), Mib(max(0, mib)))

@@ -1,0 +1,245 @@
+"""ValidatingAdmissionPolicies: who may write grants and inventories, and what our own service accounts may write.
+
+The API server itself enforces them, so they hold while no part of milligpu runs. An annotation of a pod can be
+written in several ways, and the policies cover each: creating the pod, updating it or its status, and Bindings of
+both kinds, whose annotations the API server copies to the pod.
+
+RBAC lets every agent patch every Node object and the status of every pod. The policies hold it to the node that its
+token names, and to what an agent writes there, so that a stolen token is of use on its own node only.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from milligpu.manifests.webhook_configuration import NEW_PODS, WebhookAddress
+from milligpu.model import names
+
+GRANTS = "grants.milligpu.dev"
+INVENTORIES = "inventories.milligpu.dev"
+POD_STATUSES = "pod-statuses.milligpu.dev"
+AGENT_NODES = "agent-nodes.milligpu.dev"
+AGENT_EVENTS = "agent-events.milligpu.dev"
+SCHEDULER_NODES = "scheduler-nodes.milligpu.dev"
+_NODE_CONDITIONS = (names.AGENT_READY, names.GPUS_HEALTHY)
+_NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"
+_SUBRESOURCE = "request.?subResource.orValue('')"
+_API = "admissionregistration.k8s.io/v1"
+
+_Check = tuple[str, str]
+"""A CEL expression, and the message where it is false."""
+
+
+def admission_policies(namespace: str, scheduler: str, agent: str) -> list[dict[str, Any]]:
+    """The policies and their bindings; `scheduler` and `agent` are service accounts in the namespace."""
+    scheduler, agent = (f"system:serviceaccount:{namespace}:{name}" for name in (scheduler, agent))
+    nodes = _writes("", ["nodes", "nodes/*"])
+    return [
+        *_policy(GRANTS, _writes("", ["pods", "pods/*", "bindings"]), [_grants(scheduler)]),
+        *_policy(INVENTORIES, nodes, [_inventories(agent)]),
+        *_policy(POD_STATUSES, _writes("", ["pods/status"]), _pod_statuses(agent), account=agent),
+        *_policy(AGENT_NODES, nodes, _agent_nodes(agent), account=agent),
+        *_policy(AGENT_EVENTS, _writes("events.k8s.io", ["events"]), [_agent_events(agent)], account=agent),
+        *_policy(SCHEDULER_NODES, nodes, [_scheduler_nodes(scheduler)], account=scheduler),
+    ]
+
+
+def _grants(account: str) -> _Check:
+    """Allow only the scheduler to write grants, and not in a new pod: it also creates the pods of SharePods."""
+    new = f"(request.operation == 'CREATE' && request.resource.resource == 'pods' && {_SUBRESOURCE} == '')"
+    return (
+        f"{_unchanged(names.GRANT)} || (request.userInfo.username == '{account}' && !{new})",
+        f"only {account} may write or remove the annotation {names.GRANT}",
+    )
+
+
+def _inventories(account: str) -> _Check:
+    """Allow only the agent on the node itself: a service account's token names the node of its pod."""
+    mine = f"request.userInfo.username == '{account}' && {_is_node_of_token('object.metadata.name')}"
+    unchanged = " && ".join(_unchanged(name) for name in (names.INVENTORY, names.DRIVER, names.EVICT))
+    return (
+        f"({unchanged}) || ({mine})",
+        f"only {account} on the node itself may write or remove the annotations "
+        f"{names.INVENTORY}, {names.DRIVER} and {names.EVICT}",
+    )
+
+
+# -- our own accounts ------------------------------------------------------------------------------------------
+
+_AGENT_ANNOTATIONS = (names.INVENTORY, names.DRIVER, names.AGENT, names.VGPU_TYPE_WRITTEN, names.EVICT)
+_AGENT_LABELS = (*names.HARDWARE_LABELS, *names.DRIVER_LABELS, names.VGPU_TYPE)
+
+
+def _pod_statuses(account: str) -> list[_Check]:
+    """The agent marks pods as failed that its kubelet never starts."""
+    node = "has(object.spec.nodeName) && " + _is_node_of_token("object.spec.nodeName")
+    failed = "object.?status.?phase.orValue('') == 'Failed'"
+    return [
+        (f"{node} && {failed}", f"{account} may only mark pods of its own node as failed"),
+        (
+            f"{_same_fields('status', ('phase', 'reason', 'message'))} && {_same_metadata()}",
+            f"{account} may write only phase, reason and message of a pod",
+        ),
+    ]
+
+
+def _agent_nodes(account: str) -> list[_Check]:
+    """The agent writes labels and annotations of its own Node object; a token that names no node writes none."""
+    labels = _same_entries("labels", _AGENT_LABELS, names.VGPU_PROFILE)
+    annotations = _same_entries("annotations", _AGENT_ANNOTATIONS)
+    other = f"{_same_metadata(('labels', 'annotations'))} && object.spec == oldObject.spec"
+    mine = _is_node_of_token("object.metadata.name")
+    return [
+        (
+            f"request.operation == 'UPDATE' && {_SUBRESOURCE} == '' && {mine}",
+            f"{account} may write only the Node object that its token names",
+        ),
+        (
+            f"{labels} && {annotations} && {other}",
+            f"{account} may write only the labels and annotations of GPUs on its Node object",
+        ),
+    ]
+
+
+def _agent_events(account: str) -> _Check:
+    agent = f"object.reportingController == '{names.AGENT_CONTROLLER}'"
+    mine = f"{agent} && {_is_node_of_token('object.reportingInstance')}"
+    return mine, f"{account} may write events only in the name of the agent on its own node"
+
+
+def _scheduler_nodes(account: str) -> _Check:
+    """The scheduler says on nodes whether their agent answers and their GPUs are healthy."""
+    ours = ", ".join(f"'{each}'" for each in _NODE_CONDITIONS)
+
+    def kept(some: str, others: str) -> str:
+        other = f"{others}.?status.?conditions.orValue([]).exists(o, o == c)"
+        return f"{some}.?status.?conditions.orValue([]).all(c, c.type in [{ours}] || {other})"
+
+    conditions = f"{kept('object', 'oldObject')} && {kept('oldObject', 'object')}"
+    rest = f"{_same_fields('status', ('conditions',))} && {_same_metadata()} && object.spec == oldObject.spec"
+    return (
+        f"request.operation == 'UPDATE' && {_SUBRESOURCE} == 'status' && {conditions} && {rest}",
+        f"{account} may write only the conditions {' and '.join(_NODE_CONDITIONS)} of a node",
+    )
+
+
+# -- CEL -------------------------------------------------------------------------------------------------------
+
+
+def _is_node_of_token(name: str) -> str:
+    extra = "request.userInfo.extra"
+    return f"has({extra}) && '{_NODE_OF_TOKEN}' in {extra} && {name} in {extra}['{_NODE_OF_TOKEN}']"
+
+
+def _unchanged(annotation: str) -> str:
+    def value(thing: str) -> str:
+        return f"({thing}.?metadata.?annotations[?'{annotation}'].orValue(''))"
+
+    # A new object and a Binding have no old object; a Binding has annotations of its own.
+    before = f"(oldObject == null ? '' : {value('oldObject')})"
+    after = f"(object == null ? '' : {value('object')})"
+    return f"{after} == {before}"
+
+
+def _same_fields(key: str, but: Iterable[str]) -> str:
+    """Whether all fields of a part of the object are as they were, those of later versions included, but some."""
+    free = ", ".join(f"'{each}'" for each in but)
+
+    def kept(some: str, other: str) -> str:
+        return f"{some}.all(k, k in [{free}] || (k in {other} && {other}[k] == {some}[k]))"
+
+    # Fields are keys here: the API server's type check of policies knows no such thing.
+    after, before = f"dyn(object).{key}", f"dyn(oldObject).{key}"
+    return f"{kept(after, before)} && {kept(before, after)}"
+
+
+def _same_metadata(but: Iterable[str] = ()) -> str:
+    """Whether metadata is as it was, but for some fields; the API server itself writes the first three."""
+    return _same_fields("metadata", ("managedFields", "resourceVersion", "generation", *but))
+
+
+def _same_entries(key: str, but: Iterable[str], prefix: str = "") -> str:
+    """Whether all labels or annotations are as they were, but for some, and for those with a prefix."""
+    free = ", ".join(f"'{each}'" for each in but)
+    ours = f"k in [{free}]" + (f" || k.startsWith('{prefix}')" if prefix else "")
+
+    def value(thing: str) -> str:
+        return f"{thing}.metadata.?{key}.orValue({{}})"
+
+    def kept(some: str, other: str) -> str:
+        return f"{value(some)}.all(k, {ours} || (k in {value(other)} && {value(other)}[k] == {value(some)}[k]))"
+
+    return f"{kept('object', 'oldObject')} && {kept('oldObject', 'object')}"
+
+
+# -- objects ---------------------------------------------------------------------------------------------------
+
+
+def _writes(group: str, resources: list[str]) -> dict[str, Any]:
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": resources,
+    }
+
+
+def _policy(
+    name: str, rule: Mapping[str, Any], checks: Iterable[_Check], *, account: str = ""
+) -> list[dict[str, Any]]:
+    """Return a policy and its binding; with an `account`, it is about that account only."""
+    ours = f"request.userInfo.username == '{account}'"
+    conditions = {"matchConditions": [{"name": "account", "expression": ours}]} if account else {}
+    return [
+        {
+            "apiVersion": _API,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": [rule], "matchPolicy": "Equivalent"},
+                **conditions,
+                "validations": [
+                    {"expression": expression, "message": message, "reason": "Forbidden"}
+                    for expression, message in checks
+                ],
+            },
+        },
+        {
+            "apiVersion": _API,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        },
+    ]
+
+
+def request_policies(target: WebhookAddress) -> list[dict[str, Any]]:
+    """Return two more policies and their bindings, for clusters with the webhook; they hold while it is down."""
+    account = f"system:serviceaccount:{target.namespace}:{target.account}"
+    return [
+        *_policy("milligpu-requests", {**NEW_PODS, "operations": ["UPDATE"]}, [_fixed_once_read()]),
+        *_policy("milligpu-sharepods", NEW_PODS, [_only_sharepods_pods(target.account)], account=account),
+    ]
+
+
+def _fixed_once_read() -> _Check:
+    """Keep the annotations that quotas depend on as they were at admission."""
+    keys = ", ".join(f"'{key}'" for key in (names.SHARES, names.DIALECT))
+
+    def value(pod: str) -> str:
+        notes = f"{pod}.metadata.annotations"
+        return f"(has({notes}) && k in {notes} ? {notes}[k] : '')"
+
+    return (
+        f"[{keys}].all(k, {value('object')} == {value('oldObject')})",
+        f"{names.SHARES} and {names.DIALECT} stay as they were at admission",
+    )
+
+
+def _only_sharepods_pods(account: str) -> _Check:
+    """Restrict the scheduler's service account, which may create pods, to pods of SharePods."""
+    return (
+        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, "
+        "o.kind == 'SharePod' && o.apiVersion.startsWith('kubeshare.nthu/') && o.?controller.orValue(false))",
+        f"{account} creates the pods of SharePods, and no others",
+    )

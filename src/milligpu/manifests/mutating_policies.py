@@ -1,0 +1,93 @@
+"""MutatingAdmissionPolicies: the API server itself hides GPUs from pods that request none, and drops copied grants.
+
+They need `admissionregistration.k8s.io/v1` of Kubernetes 1.36. Where it is not served, the webhook does the same.
+With them no webhook is called for a pod that requests no GPU, so such a pod never waits for the scheduler service.
+"""
+
+from typing import Any
+
+from milligpu.dialects.choose import KNOWN
+from milligpu.dialects.normal import VISIBLE, VOID
+from milligpu.dialects.registry import DialectRegistry
+from milligpu.manifests.webhook_configuration import (
+    EPHEMERAL,
+    NEW_PODS,
+    NVIDIA_NAMESPACES,
+    WebhookAddress,
+    asks_for_gpus,
+    namespace_selector,
+)
+from milligpu.model import names
+
+API = "admissionregistration.k8s.io/v1"
+POLICY, BINDING = "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"
+SINCE = (1, 36)
+"""The first version of Kubernetes that serves them."""
+
+
+def mutating_policies(target: WebhookAddress, known: DialectRegistry = KNOWN) -> list[dict[str, Any]]:
+    """Return the policies and their bindings; `target` is the webhook that reads the pods that request GPUs."""
+    return [
+        *_policy(
+            "gpus-hidden.milligpu.dev",
+            NEW_PODS,
+            namespace_selector(target.namespace, *NVIDIA_NAMESPACES),
+            f"!({asks_for_gpus('object', known)})",
+            f"{_hide('containers')} + {_hide('initContainers')}",
+        ),
+        *_policy(
+            "gpus-hidden-from-debug.milligpu.dev",
+            EPHEMERAL,
+            namespace_selector(target.namespace, *NVIDIA_NAMESPACES),
+            "true",
+            _hide("ephemeralContainers", "oldObject.spec.?ephemeralContainers.orValue([])"),
+        ),
+        *_policy(
+            "copied-grants.milligpu.dev",
+            NEW_PODS,
+            namespace_selector(target.namespace),
+            f"'{names.GRANT}' in object.metadata.?annotations.orValue({{}})",
+            _strip(names.GRANT),
+        ),
+    ]
+
+
+def _hide(key: str, before: str = "[]") -> str:
+    """CEL: hide all GPUs from containers that request no device of NVIDIA's; those that were there `before` stay.
+
+    The whole list of variables is replaced: a pod may have a variable twice, or take it from elsewhere.
+    """
+    env, hidden = "c.?env.orValue([])", f"[{{'name': '{VISIBLE}', 'value': '{VOID}'}}]"
+    new = f"{env}.filter(e, e.name != '{VISIBLE}') + {hidden}"
+    is_hidden = f"{env}.filter(e, e.name == '{VISIBLE}') == {hidden}"
+    device = "c.?resources.?limits.orValue({}).exists(k, k.startsWith('nvidia.com/'))"
+    patch = f"JSONPatch{{op: 'add', path: '/spec/{key}/' + string(i) + '/env', value: dyn({new})}}"
+    wanted = f"!({is_hidden}) && !({device}) && !{before}.exists(o, o.name == c.name)"
+    return f"object.spec.?{key}.orValue([]).transformList(i, c, {wanted}, {patch})"
+
+
+def _strip(annotation: str) -> str:
+    """CEL: remove an annotation."""
+    return f"[JSONPatch{{op: 'remove', path: '/metadata/annotations/' + jsonpatch.escapeKey('{annotation}')}}]"
+
+
+def _policy(
+    name: str, rule: dict[str, Any], namespaces: dict[str, Any], condition: str, mutation: str
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "apiVersion": API,
+            "kind": POLICY,
+            "metadata": {"name": name},
+            "spec": {
+                # Nothing is called, so it fails only for a pod that was made for it to fail.
+                "failurePolicy": "Fail",
+                # Webhooks may add containers to a pod later.
+                "reinvocationPolicy": "IfNeeded",
+                "matchConstraints": {"resourceRules": [rule], "namespaceSelector": namespaces},
+                "matchConditions": [{"name": "matches", "expression": condition}],
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": mutation}}],
+            },
+        },
+        {"apiVersion": API, "kind": BINDING, "metadata": {"name": name}, "spec": {"policyName": name}},
+    ]

@@ -1,0 +1,143 @@
+"""RBAC: what the scheduler's and the agent's service accounts may do; `milligpu doctor` checks the same table."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from milligpu.manifests.webhook_configuration import CONFIGURATION
+from milligpu.model.names import GROUP_VERSION
+
+SCHEDULER = "milligpu-scheduler"
+AGENT = "milligpu-agent"
+UNINSTALL = "milligpu-uninstall"
+"""The service account of the hooks that `helm uninstall` runs; it exists only meanwhile."""
+TEST_POD = "milligpu-test-share"
+"""The pod of `helm test`."""
+KUBE_SCHEDULER_LEASE = "milligpu-kube-scheduler"
+"""The leader Lease of the kube-scheduler next to the scheduler service, which the service follows."""
+_GROUP = GROUP_VERSION.partition("/")[0]
+
+# To read the cluster state, bind, nominate, evict, write events and the conditions of nodes and classes. The
+# scheduler can create only Bindings, evictions and events, delete nothing else, and read no secret.
+_CLUSTER_RULES: list[dict[str, Any]] = [
+    {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods/status", "nodes/status"], "verbs": ["patch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [_GROUP], "resources": ["gpuclasses/status"], "verbs": ["patch"]},
+]
+
+# With admission: to write its CA into its own configurations, and to run SharePods as pods.
+_WEBHOOK_RULES: list[dict[str, Any]] = [
+    {
+        "apiGroups": ["admissionregistration.k8s.io"],
+        "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+        "resourceNames": [CONFIGURATION],
+        "verbs": ["get", "patch"],
+    },
+    {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods", "sharepods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
+]
+
+AGENT_RULES: list[dict[str, Any]] = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+]
+"""The agent reads its pods' grants, writes its node's inventory, and marks pods as failed that never start.
+
+Admission policies hold it to its own node. RBAC cannot hold its reads to it: see docs/agent.md.
+"""
+
+
+def required_permissions(rules: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each single permission of the rules: API group, resource, subresource and verb."""
+    for rule in rules:
+        for group, resource, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"]):
+            kind, _, subresource = resource.partition("/")
+            yield group, kind, subresource, verb
+
+
+def service_accounts(namespace: str, *, webhook: bool) -> list[dict[str, Any]]:
+    """Return the service accounts of scheduler and agent with their roles; `webhook`: the scheduler serves it."""
+    rules = _CLUSTER_RULES + _WEBHOOK_RULES if webhook else _CLUSTER_RULES
+    return [
+        *_account(namespace, SCHEDULER, rules, _own_rules(SCHEDULER, KUBE_SCHEDULER_LEASE)),
+        *_account(namespace, AGENT, AGENT_RULES, []),
+        _READERS,
+    ]
+
+
+# Events on pods and nodes, and the removal of what others wrote into Node objects.
+_UNINSTALL_RULES: list[dict[str, Any]] = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+]
+_UNINSTALL_OWN_RULES: list[dict[str, Any]] = [
+    {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["pods"], "resourceNames": [TEST_POD], "verbs": ["delete"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": [SCHEDULER, KUBE_SCHEDULER_LEASE],
+        "verbs": ["delete"],
+    },
+]
+
+
+def uninstall_account(namespace: str) -> list[dict[str, Any]]:
+    """Return the service account that removes what is left, with its roles."""
+    return _account(namespace, UNINSTALL, _UNINSTALL_RULES, _UNINSTALL_OWN_RULES)
+
+
+_READERS: dict[str, Any] = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {
+        "name": "milligpu-view",
+        "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"},
+    },
+    "rules": [{"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["get", "list", "watch"]}],
+}
+"""Adds the classes to what Kubernetes' own role `view` may read."""
+
+
+def _own_rules(*leases: str) -> list[dict[str, Any]]:
+    """Return the rules for leader Leases, in its own namespace. RBAC cannot restrict `create` to a name."""
+    group = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    return [{**group, "verbs": ["create"]}, {**group, "verbs": ["get", "update"], "resourceNames": list(leases)}]
+
+
+def _account(
+    namespace: str, name: str, cluster: list[dict[str, Any]], own: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}},
+        *_role("Cluster", {"name": name}, cluster, namespace),
+    ]
+    if own:
+        found += _role("", {"name": name, "namespace": namespace}, own, namespace)
+    return found
+
+
+def _role(
+    scope: str, metadata: dict[str, str], rules: list[dict[str, Any]], namespace: str
+) -> list[dict[str, Any]]:
+    group = "rbac.authorization.k8s.io"
+    name = metadata["name"]
+    return [
+        {"apiVersion": f"{group}/v1", "kind": f"{scope}Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": f"{scope}RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": f"{scope}Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        },
+    ]

@@ -1,0 +1,138 @@
+"""Which waiting pods start now.
+
+Pods are tried in their order. The first pod of a queue that does not fit gets the room that will be free first.
+Every pod after it may start only where that room stays free: beside it, or in it if the pod ends before. So pods
+start in order or early, and none makes the first of its queue late.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from milligpu.model.grant import Grant
+from milligpu.placement.decide import Placer
+from milligpu.placement.fit import RequestKey
+from milligpu.queues.opening import Opening, find_opening, kept_room
+from milligpu.queues.order import FOREVER, QueuedPod, WaitingLines
+
+# Searches for room in one queue at a time. Pods that ask for the same as one that found none cost no search.
+SEARCHES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A pod that starts now, and where."""
+
+    pod: QueuedPod
+    grant: Grant
+    early: bool
+    """Whether it starts before a pod that was in front of it."""
+
+
+class Admission:
+    """Decides over a placer, and keeps what it decided in it; the caller says when pods end."""
+
+    def __init__(self, placer: Placer, lines: WaitingLines, capacity: int) -> None:
+        """`capacity` is all milli-GPU of the cluster."""
+        self.placer = placer
+        self.lines = lines
+        self.openings: dict[str, Opening] = {}
+        """The room of every pod that is first in its queue and does not fit."""
+        self._capacity = capacity
+        self._ends: dict[str, float] = {}
+        self._held = 0
+        self._refused: set[tuple[RequestKey, float]] = set()
+
+    def add(self, pod: QueuedPod) -> None:
+        """A pod came."""
+        self.placer.observe(pod.request)
+        self.lines.add(pod)
+
+    def end(self, pod: QueuedPod, now: float) -> None:
+        """A running pod ended."""
+        self.placer.release(pod.name)
+        del self._ends[pod.name]
+        self._held -= pod.milli
+        self.lines.ended(pod, now)
+        self._refused.clear()
+
+    def start(self, now: float) -> Iterator[Started]:
+        """Start all pods that may start now."""
+        lines = {queue.name: deque(self.lines.line(queue, now)) for queue in self.lines.queues.leaves}
+        heads = {name: line.popleft() for name, line in lines.items() if line}
+        searched = dict.fromkeys(heads, 0)
+        kept: list[QueuedPod] = []
+        passed: set[str] = set()
+        try:
+            while (queue := self.lines.next_queue(heads)) is not None:
+                pod = heads.pop(queue.name)
+                key = RequestKey.of(pod.request), pod.time_limit_s
+                searched[queue.name] += key not in self._refused
+                started = self._try(pod, key, now, kept, first=queue.name not in passed)
+                if started is not None:
+                    yield started
+                else:
+                    passed.add(queue.name)
+                if lines[queue.name] and searched[queue.name] < SEARCHES_MAX:
+                    heads[queue.name] = lines[queue.name].popleft()
+        finally:
+            for each in kept:
+                self.placer.release(_kept_name(each))
+            # A pod that is no longer first has no room that anybody goes around.
+            self.openings = {each.name: self.openings[each.name] for each in kept}
+
+    def _try(
+        self, pod: QueuedPod, key: tuple[RequestKey, float], now: float, kept: list[QueuedPod], *, first: bool
+    ) -> Started | None:
+        if self.lines.over_ceiling(pod) is not None or not self._may_borrow(pod):
+            return None
+        if key not in self._refused:
+            grant = self.placer.place(pod.request) or self._before_they_start(pod, now, kept)
+            if grant is not None:
+                return self._started(pod, grant, now, early=not first)
+            self._refused.add(key)
+        if first:
+            self._keep_room(pod, now, kept)
+        return None
+
+    def _may_borrow(self, pod: QueuedPod) -> bool:
+        kept = self.lines.kept_for_owners()
+        return not kept or self.lines.within_guarantee(pod) or self._held + pod.milli + kept <= self._capacity
+
+    def _before_they_start(self, pod: QueuedPod, now: float, kept: list[QueuedPod]) -> Grant | None:
+        """Place a pod into room that is kept for others, if it ends before they start."""
+        end = now + pod.time_limit_s
+        late = [each for each in kept if end <= self.openings[each.name].at]
+        if end == FOREVER or not late:
+            return None
+        rooms = [self.placer.release(_kept_name(each)) for each in late]
+        try:
+            return self.placer.place(pod.request)
+        finally:
+            for room in rooms:
+                self.placer.snapshot.take(room, force=True)
+
+    def _started(self, pod: QueuedPod, grant: Grant, now: float, *, early: bool) -> Started:
+        self.lines.remove(pod)
+        self.lines.started(pod, now)
+        self.openings.pop(pod.name, None)
+        self._ends[pod.name] = now + pod.time_limit_s
+        self._held += pod.milli
+        holding = self.placer.holding(pod.request, grant)
+        self.placer.snapshot.take(holding, force=True)
+        return Started(pod, grant, early)
+
+    def _keep_room(self, pod: QueuedPod, now: float, kept: list[QueuedPod]) -> None:
+        opening = self.openings.get(pod.name)
+        if opening is None or opening.at < now:
+            opening = find_opening(self.placer, pod.request, self._ends)
+        if opening is None:
+            return
+        self.openings[pod.name] = opening
+        room = kept_room(self.placer, pod.request, opening, self._ends, _kept_name(pod))
+        self.placer.snapshot.take(room, force=True)
+        kept.append(pod)
+
+
+def _kept_name(pod: QueuedPod) -> str:
+    return f"room kept for {pod.name}"

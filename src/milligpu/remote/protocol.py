@@ -1,0 +1,104 @@
+"""The messages between a client and a GPU server: one JSON object per line, over TLS.
+
+Requests with unknown fields are refused, because a restriction that is not understood must not be ignored; answers
+may have fields that a client of an older release does not know. The connections of the client's programs are not
+here: they are the native wire (`native/remote/wire.h`).
+"""
+
+import msgspec
+
+from milligpu.model.errors import BadFormat
+from milligpu.model.policy import SharePolicy
+from milligpu.sessions.protocol import RequestRefused
+from milligpu.wire.status import GpuStatus
+
+VERSION = 1
+"""Of these messages. A server refuses requests of a version that it does not know."""
+
+CONTROL_MAGIC = b"mgpu-ctl"
+WORKER_MAGIC = b"mgpu-wrk"
+MAGIC_SIZE = 8
+SESSION_SIZE = 32
+"""What follows `WORKER_MAGIC`: the session, padded with zeros."""
+LINE_MAX = 1 << 20
+
+BEAT_SECONDS = 3.0
+# Five beats. The network may be away for so long; then the session ends, and others get its GPU.
+SILENCE_SECONDS = 15.0
+
+
+class RemoteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):
+    """What a client sends."""
+
+
+class OpenSession(RemoteRequest, frozen=True, tag="open"):
+    """Ask for a share for a command, for as long as this connection is open."""
+
+    v: int
+    token: str
+    command: list[str]
+    count: int = 1
+    milli: int | None = None
+    mib: int | None = None
+    limit: int | None = None
+    policy: SharePolicy | None = None
+    priority: int = 0
+    wait: bool = True
+
+
+class ListGpus(RemoteRequest, frozen=True, tag="list"):
+    v: int
+    token: str
+
+
+class ClientBeat(RemoteRequest, frozen=True, tag="beat"):
+    """The client lives."""
+
+
+class RemoteAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"):
+    """What a server sends."""
+
+
+class SessionOpened(RemoteAnswer, frozen=True, tag="opened"):
+    """The share is granted. Programs prove with `key` that the session is theirs."""
+
+    session: str
+    key: str
+
+
+class SessionWaits(RemoteAnswer, frozen=True, tag="waits"):
+    message: str
+
+
+class GpuList(RemoteAnswer, frozen=True, tag="gpus"):
+    machine: str
+    gpus: list[GpuStatus]
+
+
+class ServerBeat(RemoteAnswer, frozen=True, tag="beat"):
+    """The server lives."""
+
+
+ClientMessage = OpenSession | ListGpus | ClientBeat
+ServerMessage = SessionOpened | SessionWaits | GpuList | ServerBeat | RequestRefused
+
+_CLIENT: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
+_SERVER: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
+
+
+def encode_line(message: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_client(line: bytes) -> ClientMessage:
+    try:
+        return _CLIENT.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadFormat("request", str(error), hint="is the client of a newer milligpu?") from None
+
+
+def decode_server(line: bytes) -> ServerMessage:
+    try:
+        return _SERVER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadFormat("answer of the GPU server", str(error)) from None

@@ -1,0 +1,231 @@
+"""One term of leadership: the cluster state, the watches that fill it, and everything that reads and writes it.
+
+Each term starts with an empty state and lists the cluster again, so nothing outlives the loss of leadership.
+"""
+
+import asyncio
+from collections.abc import Callable, Set
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+import structlog
+
+from milligpu import dialects
+from milligpu.cluster.pod_entry import PodStage
+from milligpu.cluster.read import NodeReader, PodReader, describe_end
+from milligpu.cluster.resize import describe_grant
+from milligpu.cluster.state import ClusterState
+from milligpu.kube.api import ApiClient
+from milligpu.kube.events import EventRecorder
+from milligpu.kube.watch import Changed, Followed, Relisted, Watch
+from milligpu.model import names
+from milligpu.model.errors import MilligpuError
+from milligpu.model.gpu_class import GpuClasses
+from milligpu.placement.decide import Placer
+from milligpu.placement.snapshot import Snapshot
+from milligpu.scheduler.binder import Binder
+from milligpu.scheduler.classes import ClassController
+from milligpu.scheduler.evictions import Evictions
+from milligpu.scheduler.extender import Extender, error_answer
+from milligpu.scheduler.metrics import SchedulerMetrics
+from milligpu.scheduler.node_conditions import NodeConditions
+from milligpu.scheduler.nominator import Nominator
+from milligpu.scheduler.resizer import Resizer
+from milligpu.scheduler.settings import SchedulerSettings
+from milligpu.scheduler.sharepods import SharePodController
+from milligpu.scheduler.waiting_events import WaitingEvents
+from milligpu.wire.kubernetes import KubeGpuClass, KubeNode, KubePod
+
+_EXPIRE_EVERY_S = 1.0
+# Pods of a list that are read in one go, in some 20 ms: the leader Lease and admission must not wait for 100,000.
+_AT_ONCE = 100
+
+log = structlog.get_logger()
+
+
+class LeaderTerm:
+    """The leader's work, from the first list of the cluster to the loss of leadership."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        settings: SchedulerSettings,
+        nodes: Followed[KubeNode],
+        classes: Followed[KubeGpuClass],
+        valid: Callable[[], bool],
+        *,
+        metrics: SchedulerMetrics,
+        now: Callable[[], float],
+    ) -> None:
+        """`valid` says whether the term still lasts."""
+        self._now = now
+        self._api = api
+        self._node_watch = nodes
+        self._metrics = metrics
+        self.valid = valid
+        self._settings = settings
+        self._pods = PodReader(partial(dialects.read_pod, settings=settings.dialects))
+        self._nodes = NodeReader()
+        self.state = ClusterState(Placer(Snapshot()), now)
+        self.extender = Extender(self.state, self._pods)
+        self.binder = Binder(api, self.state, self._pods, valid, now, drop=self._drop_pod)
+        self.nominator = Nominator(api, self.state, settings.schedulers, lambda: self.binder.busy, now)
+        self._events = EventRecorder(api, "milligpu.dev/scheduler", settings.identity, now)
+        self._resizer = Resizer(api, self._events, self.state, valid, now, pods=self._pods)
+        self._waiting_events = WaitingEvents(self._events, self.state, self.nominator, now)
+        self._conditions = NodeConditions(api, self._events, valid, now, lambda: datetime.now(UTC))
+        self._evictions = Evictions(api, valid, now)
+        self._classes = ClassController(api, classes, self._set_classes)
+        self._to_see = {"pods", "nodes", "classes"}
+        self._seen_all = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all nodes, pods and classes have been listed once."""
+        return self._seen_all.is_set()
+
+    def _seen(self, kind: str) -> None:
+        self._to_see.discard(kind)
+        if not self._to_see:
+            self._seen_all.set()
+
+    async def run(self) -> None:
+        """Run the leader's tasks (watches, binds, nominations, events, resizes) until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_nodes())
+            tasks.create_task(self._follow_pods())
+            tasks.create_task(self._classes.run())
+            tasks.create_task(self.binder.settle())
+            tasks.create_task(self._expire())
+            await self._seen_all.wait()
+            tasks.create_task(self.nominator.run())
+            tasks.create_task(self._events.run())
+            tasks.create_task(self._waiting_events.run())
+            tasks.create_task(self._resizer.run())
+            tasks.create_task(self._conditions.run())
+            tasks.create_task(self._evictions.run())
+            if self._settings.sharepods:
+                tasks.create_task(SharePodController(self._api).run())
+
+    async def filter(self, body: bytes) -> bytes:
+        """Answer kube-scheduler, once fewer than `IN_FLIGHT` binds are running."""
+        if self.binder.full:
+            start = self._now()
+            await self.binder.room()
+            self._metrics.held_back.inc(self._now() - start)
+        with self._metrics.timed("filter"):
+            return self.extender.filter(body)
+
+    async def bind(self, body: bytes) -> bytes:
+        """Bind the pod; the answer has the error if that failed."""
+        request = self.extender.bind_request(body)
+        try:
+            with self._metrics.timed("bind"):
+                await self.binder.bind(request)
+            self._metrics.binds.labels("bound").inc()
+        except MilligpuError as error:
+            self._metrics.binds.labels("failed").inc()
+            log.warning("Bind failed", pod=str(request.pod), node=request.node, error=error.message)
+            return error_answer(error.message)
+        return b"{}"
+
+    def preempt(self, body: bytes) -> bytes:
+        """Answer which pods kube-scheduler may evict."""
+        with self._metrics.timed("preempt"):
+            return self.extender.preempt(body)
+
+    # -- watches -----------------------------------------------------------------------------------------------
+
+    async def _follow_nodes(self) -> None:
+        async for news in self._node_watch.follow():
+            match news:
+                case Relisted(items):
+                    for gone in self._nodes.known() - {node.metadata.name for node in items}:
+                        self._drop_node(gone)
+                    for node in items:
+                        self._put_node(node)
+                    self._seen("nodes")
+                case Changed(items):
+                    for kind, node in items:
+                        self._drop_node(node.metadata.name) if kind == "DELETED" else self._put_node(node)
+            self.nominator.on_change()
+
+    def _put_node(self, node: KubeNode) -> None:
+        self._evictions.put(node.metadata.name, (node.metadata.annotations or {}).get(names.EVICT))
+        observed = self._nodes.read(node)
+        if observed is not None:
+            if observed.problem:
+                log.warning("Could not read inventory", node=node.metadata.name, error=observed.problem)
+            self.state.put_node(observed)
+            self._conditions.put(observed)
+
+    def _drop_node(self, name: str) -> None:
+        self._nodes.forget(name)
+        self.state.drop_node(name)
+        self._conditions.drop(name)
+        self._evictions.drop(name)
+
+    def _set_classes(self, classes: GpuClasses) -> None:
+        if self.state.set_classes(classes):
+            log.info("Classes changed", classes=list(classes.names))
+            self._waiting_events.forget_classes()
+        self._seen("classes")
+        self.nominator.on_change()
+
+    async def _follow_pods(self) -> None:
+        watch = Watch(self._api, "/api/v1/pods", KubePod, on_list=self.state.pods.begin_list)
+        async for news in watch.follow():
+            match news:
+                case Relisted(items):
+                    self._drop_missing({pod.metadata.uid for pod in items})
+                    for number, pod in enumerate(items, 1):
+                        self._put_pod(pod)
+                        if number % _AT_ONCE == 0:
+                            await asyncio.sleep(0)
+                    self._seen("pods")
+                case Changed(items):
+                    for kind, pod in items:
+                        self._delete_pod(pod) if kind == "DELETED" else self._put_pod(pod)
+            self.nominator.on_change()
+            self._resizer.notice()
+
+    def _put_pod(self, pod: KubePod) -> None:
+        try:
+            observed = self._pods.read(pod)
+            if observed.ended:
+                self._delete_pod(pod)
+            else:
+                self.state.put_pod(observed)
+        except msgspec.DecodeError as error:
+            log.warning("Could not read pod", pod=f"{pod.metadata.namespace}/{pod.metadata.name}", error=str(error))
+
+    def _delete_pod(self, pod: KubePod) -> None:
+        self._log_release(pod.metadata.uid, pod)
+        self._drop_pod(pod.metadata.uid)
+
+    def _log_release(self, uid: str, pod: KubePod) -> None:
+        """Log that a pod gives its share back, and why: it ended, was deleted, or was evicted."""
+        entry = self.state.entry(uid)
+        if entry is not None and entry.stage is PodStage.BOUND and entry.grant is not None:
+            shares, why = describe_grant(entry.grant), describe_end(pod)
+            log.info("Released share", pod=str(entry.spec.pod), node=entry.node, shares=shares, why=why, uid=uid)
+
+    def _drop_missing(self, listed: Set[str]) -> None:
+        """Forget pods that are gone; those that became known after the list began may be newer than it."""
+        for gone in self.state.pods.missing_from(listed):
+            self._drop_pod(gone)
+        self._pods.keep(listed, lambda uid: self.state.entry(uid) is not None)
+
+    def _drop_pod(self, uid: str) -> None:
+        self._pods.forget(uid)
+        self._events.forget(uid)
+        self.nominator.forget(uid)
+        self.state.drop_pod(uid)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRE_EVERY_S)
+            for unknown in self.state.expire():
+                self._drop_pod(unknown)
+            self.nominator.on_tick()

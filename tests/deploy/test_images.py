@@ -1,0 +1,83 @@
+"""The container images: the Dockerfile says the same as the archives, and archives are reproducible."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from deploy import images
+from deploy.dockerfile import FILE, IGNORED, target
+from deploy.images import Product
+from devcluster import cache
+from devcluster.report import to_nobody
+
+PRODUCTS = pytest.mark.parametrize("product", images.PRODUCTS, ids=target)
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage, by its name."""
+    text = re.sub(r"\\\n\s*", "", FILE.read_text())
+    found: dict[str, list[tuple[str, str]]] = {}
+    name = ""
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        word, _, rest = line.partition(" ")
+        assert word in {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "LABEL", "USER", "CMD"}, line
+        if word == "FROM":
+            name = rest.partition(" AS ")[2]
+        found.setdefault(name, []).append((word, rest))
+    return found
+
+
+@PRODUCTS
+def test_the_dockerfile_installs_what_the_archive_has(product: Product) -> None:
+    made, found = images.image(product), stages()
+    stage = dict(found[target(product)])
+    [packages] = [
+        rest.partition("--no-install-recommends ")[2].partition(" &&")[0]
+        for word, rest in found[target(product)]
+        if word == "RUN" and "apt-get" in rest
+    ]
+    assert tuple(packages.split()) == made.packages
+    assert stage.get("USER", "") == made.user
+    assert all(f'{name}="{text}"' in stage["LABEL"] for name, text in made.labels)
+    export = next(rest for _, rest in found[f"{target(product)}-site"] if "uv export" in rest)
+    assert tuple(re.findall(r"--extra (\S+)", export)) == product.extras
+
+
+def test_compilers_are_in_no_image_and_llvm_only_where_software_gpus_run() -> None:
+    for product in images.PRODUCTS:
+        final = " ".join(rest for _, rest in stages()[target(product)])
+        assert "gcc" not in final.replace("libgcc", "")
+        assert ("softgpu" in product.extras) == (product is images.SOFTGPU)
+
+
+def test_a_stage_copies_only_from_stages_and_files_that_exist() -> None:
+    found = stages()
+    for name, instructions in found.items():
+        for word, rest in instructions:
+            if word != "COPY":
+                continue
+            if match := re.match(r"--from=(\S+) ", rest):
+                assert match[1] in found, name
+            else:
+                *sources, _ = rest.split()
+                assert all((images.ROOT / source).exists() for source in sources)
+                kept = IGNORED.read_text().splitlines()
+                assert all(f"!{source}" in kept for source in sources), "builders ignore the others"
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.timeout(900)
+@PRODUCTS
+def test_the_same_sources_give_the_same_archive(
+    product: Product, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests: set[str] = set()
+    for turn in ("first", "second"):
+        monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / turn))
+        digests.add(hashlib.sha256(images.archive(product, to_nobody).read_bytes()).hexdigest())
+    assert len(digests) == 1

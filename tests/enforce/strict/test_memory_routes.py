@@ -1,0 +1,25 @@
+"""Memory that only a real driver has: in graphs, and of other processes on other GPUs."""
+
+import json
+
+from tests.enforce.strict.conftest import StrictMachines
+
+OUT_OF_MEMORY = 2
+
+
+def test_memory_nodes_of_a_captured_graph_are_charged_while_it_is_instantiated(machine: StrictMachines) -> None:
+    here = machine()
+    captured, instantiated, tries, status, ended = json.loads(here.run(here.tenant(), "graph_memory"))
+    assert (captured, instantiated, ended) == (0, 64, 0)
+    # 1024 MiB less the context's 100 hold 14 of them; the first was made before.
+    assert (tries, status) == (14, OUT_OF_MEMORY)
+
+
+def test_imported_memory_is_charged_to_the_gpu_that_it_is_on(machine: StrictMachines) -> None:
+    here = machine(gpus=2)
+    assert json.loads(here.run(here.tenant(), "imports")) == [0, 32 + 100]  # and a second context
+
+
+def test_a_program_can_close_the_library_and_continue(machine: StrictMachines) -> None:
+    here = machine()
+    assert here.run(here.tenant(), "closes") == "done\n"
