@@ -1,10 +1,13 @@
-"""`milligpu measure enforce` repeats a case if the machine was too slow for the modeled GPU."""
+"""`milligpu measure enforce` measures the named cases, and repeats one for which the machine was too slow."""
 
+import json
 from typing import cast
 
 import pytest
+from click.testing import CliRunner
 
-from milligpu.measure import enforce
+from milligpu.cli.measure import command
+from milligpu.measure import enforce, testbed
 from milligpu.measure.enforce import LATE_MAX, CaseResult, CaseRunner, measure
 from milligpu.measure.testbed import Testbed
 
@@ -38,3 +41,22 @@ def test_after_three_tries_the_result_with_the_fewest_late_launches_counts(monke
 def test_a_case_is_not_repeated_when_the_spare_time_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enforce, "_SPARE_S", 0.0)
     assert measured(monkeypatch, {"a": [90, 0]})[0] == [(90, 1)]
+
+
+@pytest.mark.alone
+def test_the_command_measures_only_the_named_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For real, but in a shorter time: a share of 0.3 alone on a GPU, and two tenants."""
+    monkeypatch.setattr(enforce, "_WARM_NS", 200_000_000)
+    monkeypatch.setattr(enforce, "_MEASURED_NS", 1_000_000_000)
+    monkeypatch.setattr(enforce, "_TRIES", 1)
+    monkeypatch.setattr(testbed, "raise_priority", lambda **_: True)
+    words = ["enforce", "--case", "fixed share, alone", "--case", "70/30", "-o", "json"]
+    done = CliRunner().invoke(command, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "fixed share, alone …\n70/30 …\n" in done.stderr
+    alone, two = json.loads(done.stdout)
+    assert (alone["case"], alone["wanted"]) == ("fixed share, alone", [30])
+    assert (two["case"], two["wanted"]) == ("70/30", [70, 30])
+    # How exactly is measured without other programs on the machine; here, that the programs ran with their limits.
+    assert 0 < alone["measured"][0] < 60
+    assert two["measured"][0] > two["measured"][1] > 0

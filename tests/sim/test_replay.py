@@ -135,15 +135,26 @@ def test_files_are_replayed_and_saved(tmp_path: Path) -> None:
     assert first[0]["alloc"] == again[0]["alloc"]
 
 
-def test_arrivals_nodes_and_what_is_known_of_the_workload_are_options() -> None:
+def test_arrivals_and_what_is_known_of_the_workload_are_options() -> None:
     def alloc(*options: str) -> dict[str, float]:
         (result,) = json.loads(cli("--generate", "12", "--seeds", "42-44", *options, "-o", "json"))
         return result["alloc"]
 
     usual = alloc()
     assert set(alloc("--arrival", "0.95")) < set(usual)
-    assert alloc("--strategy", "random", "--shuffle-nodes") != alloc("--strategy", "random")
     assert alloc("--online") != usual
+
+
+def test_shuffled_nodes_change_the_strategy_random_and_no_other() -> None:
+    names = [str(each) for each in STRATEGIES]
+
+    def alloc(*options: str) -> dict[str, object]:
+        chosen = [word for name in names for word in ("--strategy", name)]
+        results = json.loads(cli("--generate", "12", "--seeds", "42-44", *chosen, *options, "-o", "json"))
+        return {each["policy"]: (each["alloc"], each["failed"]) for each in results}
+
+    in_order, shuffled = alloc(), alloc("--shuffle-nodes")
+    assert [name for name in names if in_order[name] != shuffled[name]] == ["random"]
 
 
 def test_departures_report_the_load_and_the_moves() -> None:

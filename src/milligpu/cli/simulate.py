@@ -87,7 +87,12 @@ def _number_option(
     "FACTOR",
     "Total request of all pods, as a multiple of the GPUs.",
 )
-@click.option("--shuffle-nodes", is_flag=True, help="Shuffle the nodes for each seed.")
+@click.option(
+    "--shuffle-nodes",
+    is_flag=True,
+    help="Shuffle the nodes for each seed. Changes only the strategy random: the others do not depend on the order "
+    "of nodes. Not used with --queues.",
+)
 @click.option(
     "--online",
     is_flag=True,
