@@ -66,6 +66,7 @@ SANITIZED = Phase(
         "tests/lease/test_processes.py",
         "tests/enforce/test_devices.py",
         "tests/enforce/test_every.py",
+        "tests/enforce/test_images.py",
         "tests/enforce/test_memory.py",
         "tests/enforce/test_routes.py",
         "tests/enforce/strict",

@@ -5,6 +5,39 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Modules without a context are charged on the first GPU if none is current. */
+static int loading_gpu(void)
+{
+    int gpu = current_gpu();
+    return gpu >= 0 ? gpu : device_gpu(0);
+}
+
+static unsigned capability(void)
+{
+    int gpu = loading_gpu(), major = 0, minor = 0;
+    CUdevice device = gpu < 0 ? 0 : gpu_device((unsigned)gpu);
+    cudaapi_real.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    cudaapi_real.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    return 10 * (unsigned)major + (unsigned)minor;
+}
+
+static uint64_t sized_bytes(const void *image, size_t size)
+{
+    static _Atomic bool told;
+    struct image_need need = image_need(image, size, capability());
+    if (need.unread && !told) {
+        told = true;
+        say("a module has a part that cannot be read; it is charged %llu bytes by its size",
+            (unsigned long long)need.bytes);
+    }
+    return need.bytes;
+}
+
+static uint64_t bytes_of(const void *image)
+{
+    return sized_bytes(image, IMAGE_UNKNOWN);
+}
+
 /* The image in a file, followed by the zero byte that ends PTX. */
 static uint64_t file_bytes(const char *path)
 {
@@ -16,7 +49,7 @@ static uint64_t file_bytes(const char *path)
         char *text = mmap(0, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (text != MAP_FAILED) {
             if (pread(file, text, (size_t)length, 0) == length && length >= 4)
-                bytes = image_bytes(text);
+                bytes = sized_bytes(text, (size_t)length);
             munmap(text, room);
         }
     }
@@ -32,19 +65,19 @@ API cuModuleLoad(CUmodule *made, const char *path)
 
 API cuModuleLoadData(CUmodule *made, const void *image)
 {
-    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadData", image_bytes(image), made,
+    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadData", bytes_of(image), made,
                     cudaapi_real.cuModuleLoadData(made, image));
 }
 
 API cuModuleLoadDataEx(CUmodule *made, const void *image, unsigned count, CUjit_option *options, void **values)
 {
-    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadDataEx", image_bytes(image), made,
+    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadDataEx", bytes_of(image), made,
                     cudaapi_real.cuModuleLoadDataEx(made, image, count, options, values));
 }
 
 API cuModuleLoadFatBinary(CUmodule *made, const void *image)
 {
-    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadFatBinary", image_bytes(image), made,
+    return ALLOCATE(HOLDING_MODULE, "cuModuleLoadFatBinary", bytes_of(image), made,
                     cudaapi_real.cuModuleLoadFatBinary(made, image));
 }
 
@@ -56,8 +89,7 @@ API cuModuleUnload(CUmodule module)
 /* ---- libraries: modules without a context; charged on the GPU that is current when they are loaded ---- */
 static CUresult library_begin(struct charge *charge, uint64_t bytes)
 {
-    int gpu = current_gpu();
-    return charge_begin_on(charge, "cuLibraryLoad", gpu >= 0 ? gpu : device_gpu(0), bytes);
+    return charge_begin_on(charge, "cuLibraryLoad", loading_gpu(), bytes);
 }
 
 static CUresult library_end(struct charge charge, CUresult status, const CUlibrary *made)
@@ -73,7 +105,7 @@ API cuLibraryLoadData(CUlibrary *made, const void *code, CUjit_option *options, 
                       CUlibraryOption *library_options, void **library_values, unsigned library_count)
 {
     struct charge charge;
-    CUresult status = library_begin(&charge, image_bytes(code));
+    CUresult status = library_begin(&charge, bytes_of(code));
     if (status)
         return status;
     status = cudaapi_real.cuLibraryLoadData(made, code, options, values, count, library_options, library_values,

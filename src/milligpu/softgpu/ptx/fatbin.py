@@ -18,7 +18,7 @@ _HEAD = struct.Struct("<IHHQ")  # magic, version, header size, content size
 # version, architecture, name offset and length, flags, unused, uncompressed size.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _GROUP = struct.Struct("<II")  # number of entries compressed together, size of this and of their headers
-_GROUPED_HEAD = 88
+_TEXT = struct.Struct("<II")  # offset and length; a zero byte and padding to 8 bytes follow
 _PTX, _TOGETHER = 1, 256
 _LZ4, _ZSTD = 0x2000, 0x8000
 # The same limit as for a module as text: see `driver_wire.LARGEST_BODY`.
@@ -74,11 +74,17 @@ def _entries(image: memoryview) -> Iterator[_Entry]:
 def _grouped(image: memoryview, start: int, content: memoryview) -> Iterator[_Entry]:
     """Entries that were compressed as one; each gives its offset in the uncompressed content."""
     count, _ = _GROUP.unpack_from(image, start + _ENTRY.size)
-    heads = start + _ENTRY.size + _GROUP.size
-    for at in range(heads, heads + count * _GROUPED_HEAD, _GROUPED_HEAD):
-        kind, _, offset, length, _, _, _, _, architecture, *_ = _ENTRY.unpack_from(image, at)
+    at = start + _ENTRY.size + _GROUP.size
+    for _ in range(count):
+        kind, _, offset, length, _, options, _, _, architecture, name, name_length, *_ = _ENTRY.unpack_from(
+            image, at
+        )
         if kind == _PTX:
             yield _Entry(architecture, content[offset : offset + length], 0, length)
+        texts = [(name, name_length)] if name else []
+        if options:
+            texts.append(_TEXT.unpack_from(image, at + options))
+        at += max((offset + (length + 8) // 8 * 8 for offset, length in texts), default=_ENTRY.size)
 
 
 def _unpacked(content: memoryview, flags: int, size: int) -> bytes:
