@@ -30,13 +30,13 @@ def free_port() -> int:
 class GpuServer:
     """`milligpu server` on a machine with software GPUs."""
 
-    def __init__(self, folder: Path, devices: int, *options: str) -> None:
+    def __init__(self, folder: Path, devices: int, *options: str, pool: Path | None = None) -> None:
         self.options = options
         self.machine = Machine(folder)
         self.machine.run("softgpu", "up", "--devices", str(devices), "--memory", "8Gi")
         self.folder = folder
         self.port = free_port()
-        self.pool = folder / "pool"
+        self.pool = pool or folder / "pool"
         self.run("pool", "create", "--pool", str(self.pool))
         self.token = self.make_token("alice")
         self._clients: list[subprocess.Popen[str]] = []
