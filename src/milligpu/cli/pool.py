@@ -93,7 +93,8 @@ def sessions(
     show_problems(found)
     rows = [row for server, answer in answered(found, ServerStatus) for row in _session_rows(server, answer)]
     if as_csv:
-        writer = csv.DictWriter(sys.stdout, list(_CSV), extrasaction="ignore", lineterminator="\n")
+        columns: list[str] = list(_CSV)
+        writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     elif output is OutputFormat.TABLE:

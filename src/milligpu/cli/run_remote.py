@@ -19,7 +19,10 @@ def run_remote(
     def waits(message: str) -> None:
         click.echo(f"milligpu: waiting for {described}: {message}", err=True)
 
-    session = open_session(access, request, timeout, waits, plain=plain)
+    choose = None
+    if len(access.servers) > 1:
+        from milligpu.remote.choose import choose_server as choose
+    session = open_session(access, request, timeout, waits, choose, plain=plain)
     environment = session.environment(dict(os.environ))
     keep_open(session.connection)
     return replace_process(tuple(request.command), environment)

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -12,7 +12,6 @@ import msgspec
 
 from milligpu.model.errors import MilligpuError, NoCapacity, Unavailable
 from milligpu.native import library
-from milligpu.remote.choose import choose_server
 from milligpu.remote.connection import CONNECT_SECONDS, ServerConnection
 from milligpu.remote.protocol import (
     BEAT_SECONDS,
@@ -35,6 +34,8 @@ from milligpu.remote.protocol import (
 from milligpu.remote.token_file import PoolAccess
 
 _T = TypeVar("_T", bound=RemoteAnswer)
+ChooseServer = Callable[[OpenSession, Mapping[str, GpuList]], str | None]
+"""Says where a request fits best now; None: nowhere."""
 # A server that has to start a software GPU, or many sessions at once.
 _ANSWER_SECONDS = 120.0
 # A server that is slower than this is not chosen; a command can still wait in its queue.
@@ -158,24 +159,35 @@ class SessionRace:
 
 
 def open_session(
-    access: PoolAccess, request: OpenSession, timeout: float | None, waits: Callable[[str], None], *, plain: bool
+    access: PoolAccess,
+    request: OpenSession,
+    timeout: float | None,
+    waits: Callable[[str], None],
+    choose: ChooseServer | None,
+    *,
+    plain: bool,
 ) -> OpenedSession:
-    """Open a session at the server where it fits best now; if it fits nowhere, wait in the queues of all."""
+    """Open a session at the server where it fits best now; if it fits nowhere, wait in the queues of all.
+
+    `choose` is left out where there is one server, so that its client needs no placement.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
-    if len(access.servers) > 1:
-        opened = _open_best(access, request, plain=plain)
+    if choose is not None:
+        opened = _open_best(access, request, choose, plain=plain)
         if opened is not None:
             return opened
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     return SessionRace(access, plain=plain).run(request, left, waits)
 
 
-def _open_best(access: PoolAccess, request: OpenSession, *, plain: bool) -> OpenedSession | None:
+def _open_best(
+    access: PoolAccess, request: OpenSession, choose: ChooseServer, *, plain: bool
+) -> OpenedSession | None:
     """Open it at the best server; at the next best if that has no room any more. None if it fits nowhere now."""
     asked = ask_all(access, ListGpus(VERSION, access.token), GpuList, plain=plain, seconds=_CHOICE_SECONDS)
     answers = {server: each for server, each in asked if isinstance(each, GpuList)}
     now = msgspec.structs.replace(request, wait=False)
-    while (server := choose_server(request, answers)) is not None:
+    while (server := choose(request, answers)) is not None:
         try:
             return SessionRace(replace(access, servers=(server,)), plain=plain).run(now, None, lambda _: None)
         except (NoCapacity, Unavailable):
