@@ -37,12 +37,14 @@ function(remote_library name)
 endfunction()
 
 cuda_library(remote
-  ${REMOTE}/remote-client.c remote/line.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c
-  remote/client/facts.c remote/client/functions.c remote/client/host.c remote/client/jit.c remote/client/launch.c
+  ${REMOTE}/remote-client.c remote/line.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
+  remote/client/facts.c remote/client/functions.c remote/client/hello.c remote/client/host.c remote/client/jit.c remote/client/landings.c
+  remote/client/lanes.c remote/client/launch.c
   remote/client/link.c remote/client/memory.c remote/client/modules.c remote/client/ranges.c remote/client/slabs.c
   remote/client/wait.c)
 remote_library(remote)
-nvml_library(remote-nvml remote ${REMOTE}/remote-nvml.c remote/line.c remote/client/link.c remote/nvml/start.c)
+nvml_library(remote-nvml remote ${REMOTE}/remote-nvml.c remote/line.c remote/client/counts.c remote/client/hello.c
+  remote/client/landings.c remote/client/lanes.c remote/client/link.c remote/nvml/start.c)
 remote_library(remote-nvml)
 install(FILES ${REMOTE}/remote-coverage.json DESTINATION ${MILLIGPU_NATIVE_DIR}/remote RENAME functions.json)
 

@@ -22,21 +22,24 @@ CLIENTS = Path(__file__).parent / "clients"
 TOOLKIT = next(Path(sys.prefix).glob("lib/python*/site-packages/nvidia/cu*"))
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as probe:
         return int(probe.getsockname()[1])
 
 
 class GpuServer:
     """`milligpu server` on a machine with software GPUs."""
 
-    def __init__(self, folder: Path, devices: int, *options: str) -> None:
+    def __init__(
+        self, folder: Path, devices: int, *options: str, pool: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.options = options
         self.machine = Machine(folder)
         self.machine.run("softgpu", "up", "--devices", str(devices), "--memory", "8Gi")
         self.folder = folder
-        self.port = free_port()
-        self.pool = folder / "pool"
+        self.host = host
+        self.port = free_port(host)
+        self.pool = pool or folder / "pool"
         self.run("pool", "create", "--pool", str(self.pool))
         self.token = self.make_token("alice")
         self._clients: list[subprocess.Popen[str]] = []
@@ -45,7 +48,7 @@ class GpuServer:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def run(self, *args: str, program: str = "milligpu", check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command, to its end."""
@@ -109,7 +112,7 @@ class GpuServer:
     def _answers(self) -> bool:
         assert self.process.poll() is None, (self.folder / "server.log").read_text()
         try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            socket.create_connection((self.host, self.port), 1).close()
         except OSError:
             return False
         return True

@@ -114,6 +114,25 @@ def test_a_session_whose_client_is_silent_ends(server: GpuServer, holder: Callab
         os.kill(pid, signal.SIGKILL)
 
 
+def test_a_session_ends_when_its_token_expires(server: GpuServer) -> None:
+    brief = server.make_token("brief", "--expires", "6s")
+    held = Holder(server, "--token", str(brief), *HALF)
+    assert held.first["status"] == 0
+    wait_for("the share to be free", lambda: not server.machine.sessions())
+    assert held.call() == DEVICE_UNAVAILABLE
+
+
+def test_a_session_that_leaves_its_gpu_unused_ends() -> None:
+    strict = GpuServer(Path(tempfile.mkdtemp(prefix="mgi-")), 1, "--idle-limit", "3s")
+    try:
+        held = Holder(strict, *HALF)
+        wait_for("the share to be free", lambda: not strict.machine.sessions())
+        assert held.call() == DEVICE_UNAVAILABLE
+        assert "it was idle for 3 s" in (strict.folder / "server.log").read_text()
+    finally:
+        strict.close()
+
+
 def test_a_command_that_ends_frees_its_share_and_keeps_its_exit_code(server: GpuServer) -> None:
     assert server.run("run", "--remote", *HALF, "--", "sh", "-c", "exit 7", check=False).returncode == 7
     wait_for("the share to be free", lambda: not server.machine.sessions())
@@ -182,6 +201,10 @@ def test_a_server_that_was_told_to_speaks_without_tls() -> None:
         assert gpu["free"] == "1"
         done = plain.run("run", "--remote", "--plain", *HALF, "--", "echo", "it runs")
         assert done.stdout == "it runs\n"
+        revoke = ("pool", "token", "revoke", "alice", "--pool", str(plain.pool))
+        assert "no trusted connection" in plain.run(*revoke, check=False).stderr
+        assert "list 2 taken" in plain.run(*revoke, "--plain").stdout
+        assert "a token that was not revoked" in refused(plain, plain.token, "--plain")
     finally:
         plain.close()
 

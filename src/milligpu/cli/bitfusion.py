@@ -49,7 +49,7 @@ def list_gpus_command(*, servers: str | None, token_file: Path | None, plain: bo
     from milligpu.remote.client import list_gpus
 
     access = pool_access(servers, token_file)
-    return show_gpus(list_gpus(access, plain=plain), access.servers, OutputFormat.TABLE)
+    return show_gpus(list_gpus(access, plain=plain), OutputFormat.TABLE)
 
 
 def main() -> None:

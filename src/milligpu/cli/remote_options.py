@@ -27,7 +27,8 @@ def remote_options(function: _F) -> _F:
             "token_file",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Token file (default: $MILLIGPU_TOKEN_FILE, else ~/.config/milligpu/token.json).",
+            help="Token file (default: $MILLIGPU_TOKEN_FILE, ~/.config/milligpu/token.json or "
+            "/etc/milligpu/token/token.json).",
         ),
         click.option("--plain", is_flag=True, help="Without TLS; the server must run with --plain, too."),
     ]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from milligpu.cli.pool_options import parse_duration
 from milligpu.remote.pool import DEFAULT_FOLDER, read_pool
 from milligpu.remote.server import ServerSettings, run
 from milligpu.remote.token_file import PORT, parse_server
@@ -40,10 +41,45 @@ from milligpu.remote.token_file import PORT, parse_server
     is_flag=True,
     help="Without TLS: whoever is on the network can read tokens and data.",
 )
-def command(*, listen: str, folder: Path, state: Path, plain: bool) -> int:
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Another server of the pool, to exchange revoked tokens with; can be repeated.",
+)
+@click.option(
+    "--exchange-interval",
+    type=click.FloatRange(1, 60),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between exchanges of revoked tokens with other servers.",
+)
+@click.option("--idle-limit", metavar="TIME", help="End sessions that leave their GPU unused for so long: 30m.")
+def command(
+    *,
+    listen: str,
+    folder: Path,
+    state: Path,
+    plain: bool,
+    peers: tuple[str, ...],
+    exchange_interval: float,
+    idle_limit: str | None,
+) -> int:
     """Serve GPUs over the network: clients run `milligpu run --remote` or `bitfusion run` with a token of the pool.
 
     Sessions get shares from this machine's session service, like local commands, and are held to them here.
     """
     host, _, port = parse_server("--listen", listen).rpartition(":")
-    return run(ServerSettings(host.strip("[]"), int(port), state, plain), read_pool(folder))
+    settings = ServerSettings(
+        host.strip("[]"),
+        int(port),
+        state,
+        folder,
+        plain,
+        tuple(parse_server("--peer", each) for each in peers),
+        exchange_interval,
+        None if idle_limit is None else parse_duration("--idle-limit", idle_limit),
+    )
+    return run(settings, read_pool(folder))

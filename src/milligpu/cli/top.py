@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from milligpu.cli.output import OutputFormat, format_option, show_data
+from milligpu.cli.remote_options import pool_access, remote_options
 from milligpu.cli.scope import is_cluster_scope, names_pod, pod_name, scope_options
-from milligpu.model.errors import Unavailable
+from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.wire.status import MachineStatus
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ _PIPE_WIDTH = 200
     help="Order of GPUs and shares; largest first, except by name.",
 )
 @click.option("--processes", is_flag=True, help="Show the processes of each share.")
+@click.option("--pool", is_flag=True, help="Show GPU servers and your sessions there, instead of this machine.")
+@remote_options
 @click.argument("name", required=False, metavar="[ID|[pod/]NAME]")
 @scope_options
 @format_option(OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML)
@@ -52,6 +56,10 @@ def command(  # noqa: PLR0917 - as click calls it
     interval: float,
     sort: str,
     processes: bool,
+    pool: bool,
+    servers: str | None,
+    token_file: Path | None,
+    plain: bool,
     name: str | None,
     cluster: bool | None,
     kubeconfig: str | None,
@@ -72,6 +80,16 @@ def command(  # noqa: PLR0917 - as click calls it
     wide = output is OutputFormat.WIDE
     view = TopView(0, SortKey(sort), processes=processes or wide, wide=wide)
     show = partial(_show, view, interval=interval, once=once, output=output)
+    if pool:
+        if name is not None:
+            raise BadRequest("NAME", name, "left out with --pool")
+        from milligpu.cli.pool_view import pool_data, read_pool_status, view_pool
+
+        access = pool_access(servers, token_file)
+        show(lambda: read_pool_status(access, plain=plain), pool_data, view_pool)
+        return
+    if servers is not None or token_file is not None or plain:
+        raise BadRequest("--pool", None, "needed with --servers, --token and --plain")
     if not (name is not None and names_pod(name)) and not is_cluster_scope(cluster, kubeconfig, namespace):
         from milligpu.status.machine import machine_data
 

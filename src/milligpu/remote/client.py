@@ -1,118 +1,47 @@
-"""The client's side: opens a session at one of several servers, and keeps it open while a command runs."""
+"""The client's side: asks servers, chooses one, and opens a session there or waits in the queues of all."""
 
-import os
 import queue
-import select
-import socket
-import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import msgspec
 
 from milligpu.model.errors import MilligpuError, NoCapacity, Unavailable
 from milligpu.native import library
+from milligpu.remote.connection import CONNECT_SECONDS, ServerConnection
 from milligpu.remote.protocol import (
     BEAT_SECONDS,
-    CONTROL_MAGIC,
-    LINE_MAX,
     SILENCE_SECONDS,
+    VERSION,
     ClientBeat,
+    DrainServer,
     GpuList,
     ListGpus,
     OpenSession,
+    ReadServerStatus,
+    RemoteAnswer,
     RemoteRequest,
+    ServerDrained,
     ServerMessage,
+    ServerStatus,
     SessionOpened,
     SessionWaits,
-    decode_server,
-    encode_line,
 )
 from milligpu.remote.token_file import PoolAccess
-from milligpu.sessions.protocol import RequestRefused, to_error
 
-_CONNECT_SECONDS = 10.0
-_PART = 1 << 16
-_STDERR = 2
+_T = TypeVar("_T", bound=RemoteAnswer)
+ChooseServer = Callable[[OpenSession, Mapping[str, GpuList]], str | None]
+"""Says where a request fits best now; None: nowhere."""
 # A server that has to start a software GPU, or many sessions at once.
 _ANSWER_SECONDS = 120.0
-
-
-class ServerConnection:
-    """One connection to one server, over which one request goes."""
-
-    def __init__(self, server: str, access: PoolAccess, *, plain: bool) -> None:
-        """`plain`: without TLS, which the server must be told as well."""
-        self.server = server
-        host, _, port = server.rpartition(":")
-        try:
-            raw = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.sendall(CONTROL_MAGIC)
-            self._socket = raw if plain else _context(access.authority).wrap_socket(raw)
-        except ssl.SSLError as error:
-            raise Unavailable(
-                f"GPU server {server}: no trusted connection: {error.reason or error}",
-                hint="is the token file of this server's pool, and does the server use TLS?",
-            ) from None
-        except OSError as error:
-            raise Unavailable(f"GPU server {server}: {error.strerror or error}") from None
-        self._received = bytearray()
-
-    def send(self, request: RemoteRequest) -> None:
-        self._socket.settimeout(SILENCE_SECONDS)
-        self._socket.sendall(encode_line(request))
-
-    def receive(self, seconds: float) -> ServerMessage:
-        """Return the next answer, or raise TimeoutError; a refusal is raised as what it refuses."""
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self._received:
-            if not self._has_bytes(deadline - time.monotonic()):
-                raise TimeoutError
-            try:
-                self._socket.settimeout(0)
-                part = self._socket.recv(_PART)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                continue  # what came was for TLS itself
-            except OSError as error:
-                raise Unavailable(f"GPU server {self.server}: {error.strerror or error}") from None
-            if not part or len(self._received) > LINE_MAX:
-                raise Unavailable(f"GPU server {self.server}: closed the connection")
-            self._received += part
-        line, _, rest = bytes(self._received).partition(b"\n")
-        self._received = bytearray(rest)
-        answer = decode_server(line)
-        if isinstance(answer, RequestRefused):
-            raise to_error(answer)
-        return answer
-
-    def _has_bytes(self, seconds: float) -> bool:
-        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
-            return True
-        return bool(select.select([self._socket], [], [], max(0.0, seconds))[0])
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Close it, also while another thread waits for an answer."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-
-def _context(authority: str) -> ssl.SSLContext:
-    """Trust the servers of this pool, by whatever address they are reached, and nobody else."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    try:
-        context.load_verify_locations(cadata=authority)
-    except ssl.SSLError:
-        raise Unavailable("the token file has no valid authority", hint="ask the admin for a new one") from None
-    return context
+# A server that is slower than this is not chosen; a command can still wait in its queue.
+_CHOICE_SECONDS = 5.0
+# Servers that are asked at the same time.
+_ROUND = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +69,7 @@ class OpenedSession:
 
 
 class SessionRace:
-    """Asks several servers at once, and takes the first that grants the share."""
+    """Waits in the queues of several servers at once, and takes the first share that is granted."""
 
     def __init__(self, access: PoolAccess, *, plain: bool) -> None:
         self._access = access
@@ -170,7 +99,7 @@ class SessionRace:
         finally:
             self._end_others(winner)
             for thread in threads:
-                thread.join(_CONNECT_SECONDS)
+                thread.join(CONNECT_SECONDS)
         raise Unavailable("no GPU server answered")
 
     def _until(
@@ -229,69 +158,87 @@ class SessionRace:
                     each.close()
 
 
-def list_gpus(access: PoolAccess, *, plain: bool) -> list[GpuList | MilligpuError]:
-    """Ask every server for its GPUs; a server that does not answer is told apart."""
-    found: list[GpuList | MilligpuError] = []
-    for server in access.servers:
-        try:
-            connection = ServerConnection(server, access, plain=plain)
-            connection.send(ListGpus(1, access.token))
-            answer = connection.receive(_ANSWER_SECONDS)
-            connection.close()
-            assert isinstance(answer, GpuList)
-            found.append(answer)
-        except TimeoutError:
-            found.append(Unavailable(f"GPU server {server}: does not answer"))
-        except MilligpuError as error:
-            found.append(error)
-    return found
+def open_session(
+    access: PoolAccess,
+    request: OpenSession,
+    timeout: float | None,
+    waits: Callable[[str], None],
+    choose: ChooseServer | None,
+    *,
+    plain: bool,
+) -> OpenedSession:
+    """Open a session at the server where it fits best now; if it fits nowhere, wait in the queues of all.
 
-
-def keep_open(session: OpenedSession) -> None:
-    """Leave a process behind that keeps the session open until this process, or what replaces it, ends.
-
-    It is no child of this process: a program that waits for its children must not meet one that it did not start.
+    `choose` is left out where there is one server, so that its client needs no placement.
     """
-    owner = os.pidfd_open(os.getpid())
-    middle = os.fork()
-    if middle:
-        os.waitpid(middle, 0)
-        os.close(owner)
-        return
-    if os.fork():
-        os._exit(0)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    if choose is not None:
+        opened = _open_best(access, request, choose, plain=plain)
+        if opened is not None:
+            return opened
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    return SessionRace(access, plain=plain).run(request, left, waits)
+
+
+def _open_best(
+    access: PoolAccess, request: OpenSession, choose: ChooseServer, *, plain: bool
+) -> OpenedSession | None:
+    """Open it at the best server; at the next best if that has no room any more. None if it fits nowhere now."""
+    asked = ask_all(access, ListGpus(VERSION, access.token), GpuList, plain=plain, seconds=_CHOICE_SECONDS)
+    answers = {server: each for server, each in asked if isinstance(each, GpuList)}
+    now = msgspec.structs.replace(request, wait=False)
+    while (server := choose(request, answers)) is not None:
+        try:
+            return SessionRace(replace(access, servers=(server,)), plain=plain).run(now, None, lambda _: None)
+        except (NoCapacity, Unavailable):
+            del answers[server]
+    return None
+
+
+def ask(
+    server: str, access: PoolAccess, request: RemoteRequest, kind: type[_T], *, plain: bool, seconds: float
+) -> _T | MilligpuError:
+    """Ask one server; an error is returned, because the others' answers count without it."""
     try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in range(3):
-            os.dup2(null, number)
-        _close_all_but({session.connection.fileno(), owner})
-        _keep(session.connection, owner)
-    finally:
-        os._exit(0)
+        connection = ServerConnection(server, access, plain=plain)
+        try:
+            connection.send(request)
+            answer = connection.receive(seconds)
+        finally:
+            connection.close()
+    except MilligpuError as error:
+        return error
+    except OSError as error:  # TimeoutError, too
+        return Unavailable(f"GPU server {server}: {error.strerror or 'does not answer'}")
+    return answer if isinstance(answer, kind) else Unavailable(f"GPU server {server}: sent an unexpected answer")
 
 
-def _close_all_but(kept: set[int]) -> None:
-    """Close what the command's pipes and files would otherwise stay open by."""
-    for entry in Path("/proc/self/fd").iterdir():
-        number = int(entry.name)
-        if number > _STDERR and number not in kept:
-            with suppress(OSError):
-                os.close(number)
+def ask_all(
+    access: PoolAccess, request: RemoteRequest, kind: type[_T], *, plain: bool, seconds: float = _ANSWER_SECONDS
+) -> list[tuple[str, _T | MilligpuError]]:
+    """Ask every server, many at the same time; the answers are in the servers' order."""
+
+    def one(server: str) -> tuple[str, _T | MilligpuError]:
+        return server, ask(server, access, request, kind, plain=plain, seconds=seconds)
+
+    with ThreadPoolExecutor(min(_ROUND, len(access.servers))) as threads:
+        return list(threads.map(one, access.servers))
 
 
-def _keep(connection: ServerConnection, owner: int) -> None:
-    """Beat until the command ends or the server is gone."""
-    heard = beaten = time.monotonic()
-    while time.monotonic() - heard < SILENCE_SECONDS:
-        ready, _, _ = select.select([owner, connection.fileno()], [], [], BEAT_SECONDS)
-        if owner in ready:
-            break
-        if ready:
-            with suppress(TimeoutError):
-                connection.receive(0)
-            heard = time.monotonic()
-        if time.monotonic() - beaten >= BEAT_SECONDS:
-            connection.send(ClientBeat())
-            beaten = time.monotonic()
-    connection.close()
+def list_gpus(access: PoolAccess, *, plain: bool) -> list[tuple[str, GpuList | MilligpuError]]:
+    return ask_all(access, ListGpus(VERSION, access.token), GpuList, plain=plain)
+
+
+def read_servers(access: PoolAccess, *, plain: bool) -> list[tuple[str, ServerStatus | MilligpuError]]:
+    return ask_all(access, ReadServerStatus(VERSION, access.token), ServerStatus, plain=plain)
+
+
+def drain_servers(
+    access: PoolAccess, *, drain: bool, plain: bool
+) -> list[tuple[str, ServerDrained | MilligpuError]]:
+    return ask_all(access, DrainServer(VERSION, access.token, drain), ServerDrained, plain=plain)
+
+
+def answered(found: Iterable[tuple[str, _T | MilligpuError]], kind: type[_T]) -> list[tuple[str, _T]]:
+    """The answers without the errors."""
+    return [(server, each) for server, each in found if isinstance(each, kind)]

@@ -1,6 +1,6 @@
 """A pool's authority, in a directory that each of its servers has: it signs server certificates and tokens."""
 
-import os
+import secrets
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from milligpu.kube.x509 import certificate_pem, key_pem, new_key, sign_authority, sign_leaf, subject_name
 from milligpu.model.errors import BadFormat, Unavailable
+from milligpu.remote.files import write_file
 from milligpu.remote.token_file import PoolAccess
 from milligpu.remote.tokens import PoolTokenClaims, sign_token
 
@@ -24,6 +25,7 @@ _AUTHORITY_LIFETIME = timedelta(days=3650)
 # A server makes itself a new certificate whenever it starts.
 _SERVER_LIFETIME = timedelta(days=365)
 _NAME = "milligpu pool"
+_ADMIN_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,12 @@ class PoolAuthority:
         return context
 
 
+def admin_access(folder: Path, servers: Sequence[str], now: float) -> PoolAccess:
+    """What a command needs that runs where the authority is: a token for all sessions, valid for a minute."""
+    claims = PoolTokenClaims(secrets.token_hex(8), "admin", int(now), int(now) + _ADMIN_SECONDS, admin=True)
+    return read_pool(folder).issue_token(claims, servers)
+
+
 def create_pool(folder: Path) -> PoolAuthority:
     """Make a new authority. An existing one is kept, because tokens and servers depend on it."""
     if (folder / _KEY).exists():
@@ -70,8 +78,8 @@ def create_pool(folder: Path) -> PoolAuthority:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = new_key()
     certificate = sign_authority(subject_name(_NAME), key, datetime.now(UTC), _AUTHORITY_LIFETIME)
-    _write(folder / _AUTHORITY, certificate_pem(certificate))
-    _write(folder / _KEY, key_pem(key))
+    write_file(folder / _AUTHORITY, certificate_pem(certificate))
+    write_file(folder / _KEY, key_pem(key))
     return PoolAuthority(certificate, key)
 
 
@@ -89,11 +97,3 @@ def read_pool(folder: Path) -> PoolAuthority:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise BadFormat(f"pool authority in {folder}", f"{_KEY} is not the key of {_AUTHORITY}")
     return PoolAuthority(certificate, key)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner reads, whole or not at all."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    fresh.rename(path)

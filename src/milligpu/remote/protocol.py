@@ -10,7 +10,7 @@ import msgspec
 from milligpu.model.errors import BadFormat
 from milligpu.model.policy import SharePolicy
 from milligpu.sessions.protocol import RequestRefused
-from milligpu.wire.status import GpuStatus
+from milligpu.wire.status import GpuStatus, MachineStatus
 
 VERSION = 1
 """Of these messages. A server refuses requests of a version that it does not know."""
@@ -20,7 +20,8 @@ WORKER_MAGIC = b"mgpu-wrk"
 MAGIC_SIZE = 8
 SESSION_SIZE = 32
 """What follows `WORKER_MAGIC`: the session, padded with zeros."""
-LINE_MAX = 1 << 20
+# A status of a machine with many sessions, or a list of revoked tokens.
+LINE_MAX = 8 << 20
 
 BEAT_SECONDS = 3.0
 # Five beats. The network may be away for so long; then the session ends, and others get its GPU.
@@ -51,6 +52,29 @@ class ListGpus(RemoteRequest, frozen=True, tag="list"):
     token: str
 
 
+class ReadServerStatus(RemoteRequest, frozen=True, tag="status"):
+    """Ask for GPUs, shares and sessions: all of them for an admin's token, else those of the token's name."""
+
+    v: int
+    token: str
+
+
+class DrainServer(RemoteRequest, frozen=True, tag="drain"):
+    """Open no further sessions, or open them again; only with an admin's token."""
+
+    v: int
+    token: str
+    drain: bool
+
+
+class ExchangeRevocations(RemoteRequest, frozen=True, tag="revocations"):
+    """Exchange the list of revoked tokens. It needs no token: only the pool's authority can sign a list."""
+
+    v: int
+    signed: str
+    """The newest list that the sender has; empty if it has none."""
+
+
 class ClientBeat(RemoteRequest, frozen=True, tag="beat"):
     """The client lives."""
 
@@ -73,14 +97,59 @@ class SessionWaits(RemoteAnswer, frozen=True, tag="waits"):
 class GpuList(RemoteAnswer, frozen=True, tag="gpus"):
     machine: str
     gpus: list[GpuStatus]
+    draining: bool = False
+
+
+class PoolSession(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One session as the server lists it."""
+
+    id: str
+    name: str
+    """Whose token opened it."""
+    client: str
+    """The client's address."""
+    command: list[str]
+    since: float
+    """Seconds since 1970."""
+    session: str = ""
+    """Its name in the machine's own status; empty while it waits."""
+
+
+class ServerStatus(RemoteAnswer, frozen=True, tag="status"):
+    status: MachineStatus
+    sessions: list[PoolSession]
+    draining: bool = False
+
+
+class RevocationsHeld(RemoteAnswer, frozen=True, tag="revocations"):
+    """The newest list that the server has now."""
+
+    signed: str
+    ended: int = 0
+    """Sessions that ended because of the list that was sent."""
+
+
+class ServerDrained(RemoteAnswer, frozen=True, tag="drained"):
+    draining: bool
+    sessions: int
+    """Sessions that still run."""
 
 
 class ServerBeat(RemoteAnswer, frozen=True, tag="beat"):
     """The server lives."""
 
 
-ClientMessage = OpenSession | ListGpus | ClientBeat
-ServerMessage = SessionOpened | SessionWaits | GpuList | ServerBeat | RequestRefused
+ClientMessage = OpenSession | ListGpus | ReadServerStatus | DrainServer | ExchangeRevocations | ClientBeat
+ServerMessage = (
+    SessionOpened
+    | SessionWaits
+    | GpuList
+    | ServerStatus
+    | RevocationsHeld
+    | ServerDrained
+    | ServerBeat
+    | RequestRefused
+)
 
 _CLIENT: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _SERVER: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)

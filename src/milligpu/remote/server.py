@@ -6,27 +6,19 @@ here.
 """
 
 import asyncio
-import hmac
 import logging
-import os
-import secrets
 import signal
 import socket
-import ssl
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from milligpu.logs import configure_logs
 from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity, Unavailable
-from milligpu.model.units import WHOLE, Milli, show_milli
 from milligpu.remote import protocol
+from milligpu.remote.idle import IdleWatch
 from milligpu.remote.pool import PoolAuthority
 from milligpu.remote.protocol import (
     CONTROL_MAGIC,
@@ -36,23 +28,31 @@ from milligpu.remote.protocol import (
     SILENCE_SECONDS,
     WORKER_MAGIC,
     ClientBeat,
+    DrainServer,
+    ExchangeRevocations,
     GpuList,
     ListGpus,
     OpenSession,
+    ReadServerStatus,
+    RevocationsHeld,
     ServerBeat,
+    ServerDrained,
+    ServerStatus,
     SessionOpened,
     SessionWaits,
     encode_line,
 )
+from milligpu.remote.revocation_store import RevocationStore, exchange_with
+from milligpu.remote.server_status import machine_status, only_sessions, session_use
+from milligpu.remote.session_hosts import RemoteSession, SessionHosts
+from milligpu.remote.token_file import PoolAccess
+from milligpu.remote.token_register import REVOCATIONS_FILE
 from milligpu.remote.tokens import PoolTokenClaims, TokenRefused, verify_token
-from milligpu.remote.worker import CONNECTION, MESSAGE_MAX, HostRequest, host_command, trim_cache
-from milligpu.sessions.client import SessionClient
+from milligpu.remote.worker import MESSAGE_MAX
 from milligpu.sessions.protocol import (
-    ReadStatus,
     RequestRefused,
     ShareGranted,
     ShareQueued,
-    StatusRead,
     decode_answer,
     refusal,
 )
@@ -64,8 +64,9 @@ _HELLO_SECONDS = 10.0
 # Connections that have not proved anything yet. Each costs a descriptor and a few KiB.
 _STRANGERS_MAX = 256
 _BACKLOG = 512
-# Modules that clients sent, so that they need not send them again.
-_CACHE_BYTES = 1 << 30
+# How often sessions are looked at is a part of the idle limit, and at least once a minute.
+_LOOKS_PER_LIMIT = 10
+_LOOK_MAX_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,56 +74,57 @@ class ServerSettings:
     host: str
     port: int
     state: Path
-    """Where modules of clients are kept."""
+    """Where modules of clients, revoked tokens and the drained state are kept."""
+    pool: Path
+    """The directory of the pool's authority."""
     plain: bool = False
     """Without TLS, for networks that are trusted or encrypted otherwise."""
+    peers: tuple[str, ...] = ()
+    """Other servers of the pool, with which revoked tokens are exchanged."""
+    exchange_s: float = 60.0
+    idle_limit_s: float | None = None
+    """How long a session may leave its GPU unused; None: for ever."""
 
 
-@dataclass(slots=True)
-class RemoteSession:
-    """One client's session."""
-
-    id: str
-    claims: PoolTokenClaims
-    milli: Milli
-    """The compute that counts against the token's quota."""
-    key: str
-    host: subprocess.Popen[bytes]
-    link: socket.socket
-    """To the host, which takes connections over it."""
-    peer: str
-    granted: bool = False
-
-
-@dataclass(slots=True)
 class RemoteServer:
     """Serves clients until it is stopped."""
 
-    settings: ServerSettings
-    key: ec.EllipticCurvePublicKey
-    context: ssl.SSLContext | None
-    now: Callable[[], float] = time.time
-    sessions: dict[str, RemoteSession] = field(default_factory=dict[str, RemoteSession])
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _strangers: int = 0
+    def __init__(
+        self, settings: ServerSettings, authority: PoolAuthority, now: Callable[[], float] = time.time
+    ) -> None:
+        self._settings = settings
+        self._key = authority.key.public_key()
+        self._access = PoolAccess((), authority.pem, "")
+        self._context = None if settings.plain else authority.server_context()
+        self._now = now
+        self._hosts = SessionHosts(settings.state, now, plain=settings.plain)
+        self._revoked = RevocationStore(settings.state / REVOCATIONS_FILE, self._key)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers = 0
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections until cancelled; then all sessions end."""
         loop = asyncio.get_running_loop()
+        self._spawn(self._exchange())
+        if self._settings.idle_limit_s is not None:
+            self._spawn(self._end_idle(self._settings.idle_limit_s))
         try:
             while True:
                 connection, address = await loop.sock_accept(listener)
                 if self._strangers >= _STRANGERS_MAX:
                     connection.close()
                     continue
-                task = loop.create_task(self._admit(connection, f"{address[0]}"))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._spawn(self._admit(connection, f"{address[0]}"))
         finally:
             for task in list(self._tasks):
                 task.cancel()
-            for session in list(self.sessions.values()):
-                self._end(session)
+            for session in list(self._hosts.sessions.values()):
+                self._hosts.end(session)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _admit(self, connection: socket.socket, peer: str) -> None:
         """Read what kind of connection it is, byte by byte: what follows belongs to TLS."""
@@ -132,9 +134,10 @@ class RemoteServer:
                 magic = await _exactly(connection, MAGIC_SIZE)
                 if magic == WORKER_MAGIC:
                     name = await _exactly(connection, SESSION_SIZE)
-                    self._hand_over(connection, name.rstrip(b"\0").decode("ascii", "replace"))
+                    self._hosts.hand_over(connection, name.rstrip(b"\0").decode("ascii", "replace"))
                     return
                 if magic != CONTROL_MAGIC:
+                    connection.close()
                     return
                 reader, writer = await self._secure(connection)
         except (OSError, EOFError, TimeoutError):
@@ -157,17 +160,8 @@ class RemoteServer:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(LINE_MAX, loop)
         streams = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport, _ = await loop.connect_accepted_socket(lambda: streams, connection, ssl=self.context)
+        transport, _ = await loop.connect_accepted_socket(lambda: streams, connection, ssl=self._context)
         return reader, asyncio.StreamWriter(transport, streams, reader, loop)
-
-    def _hand_over(self, connection: socket.socket, name: str) -> None:
-        """Give a program's connection to its session's host; only who has the key gets further there."""
-        session = next((each for each in self.sessions.values() if hmac.compare_digest(each.id, name)), None)
-        if session is not None and session.granted:
-            connection.setblocking(True)
-            with suppress(OSError):
-                socket.send_fds(session.link, [CONNECTION], [connection.fileno()])
-        connection.close()
 
     # -- one client --------------------------------------------------------------------------------------------
 
@@ -182,22 +176,117 @@ class RemoteServer:
                 raise BadRequest(
                     "v", request.v, f"at most {protocol.VERSION}: this server is older than its client"
                 )
-            claims = verify_token(request.token, self.key, self.now())
-            match request:
-                case ListGpus():
-                    writer.write(encode_line(await self._list()))
-                case OpenSession():
+            if isinstance(request, ExchangeRevocations):
+                writer.write(encode_line(self._take_revocations(request)))
+            else:
+                claims = self._check_token(request.token)
+                if isinstance(request, OpenSession):
                     await self._open(request, claims, reader, writer, peer)
+                else:
+                    writer.write(encode_line(await self._answer_once(request, claims)))
         except MilligpuError as error:
             if isinstance(error, TokenRefused):
                 log.warning("client %s: refused: %s", peer, error.message)
             writer.write(encode_line(refusal(error)))
         await writer.drain()
 
-    async def _list(self) -> GpuList:
-        answer = await asyncio.to_thread(SessionClient(os.environ).ask, ReadStatus())
-        assert isinstance(answer, StatusRead)
-        return GpuList(answer.status.machine, answer.status.gpus)
+    def _check_token(self, token: str) -> PoolTokenClaims:
+        claims = verify_token(token, self._key, self._now())
+        if claims.id in self._revoked.newest.revoked:
+            raise TokenRefused("a token that was not revoked: ask the pool's admin for a new one")
+        return claims
+
+    async def _answer_once(
+        self, request: ListGpus | ReadServerStatus | DrainServer, claims: PoolTokenClaims
+    ) -> GpuList | ServerStatus | ServerDrained:
+        match request:
+            case ListGpus():
+                status = await machine_status()
+                return GpuList(status.machine, status.gpus, self._draining)
+            case ReadServerStatus():
+                status = await machine_status()
+                sessions = [
+                    each.listed()
+                    for each in self._hosts.sessions.values()
+                    if claims.admin or each.claims.name == claims.name
+                ]
+                shown = status if claims.admin else only_sessions(status, {each.session for each in sessions})
+                return ServerStatus(shown, sessions, self._draining)
+            case DrainServer():
+                if not claims.admin:
+                    raise TokenRefused("an admin's: run this command where the pool's authority is")
+                return self._drain(draining=request.drain)
+
+    # -- draining ----------------------------------------------------------------------------------------------
+
+    @property
+    def _drained(self) -> Path:
+        return self._settings.state / "draining"
+
+    @property
+    def _draining(self) -> bool:
+        return self._drained.exists()
+
+    def _drain(self, *, draining: bool) -> ServerDrained:
+        """Open no further sessions, also after a restart; those that wait are refused, the others go on."""
+        self._settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if draining:
+            self._drained.touch()
+            waiting = [each for each in self._hosts.sessions.values() if not each.granted]
+            self._hosts.stop(waiting, _DRAINED)
+        else:
+            self._drained.unlink(missing_ok=True)
+        log.info("draining" if draining else "no longer draining")
+        return ServerDrained(draining, sum(bool(each.granted) for each in self._hosts.sessions.values()))
+
+    # -- revoked tokens ----------------------------------------------------------------------------------------
+
+    def _take_revocations(self, request: ExchangeRevocations) -> RevocationsHeld:
+        ended = self._end_revoked() if self._revoked.take(request.signed) else 0
+        return RevocationsHeld(self._revoked.signed, ended)
+
+    def _end_revoked(self) -> int:
+        revoked = self._revoked.newest.revoked
+        return self._hosts.stop(
+            (each for each in self._hosts.sessions.values() if each.claims.id in revoked), "its token was revoked"
+        )
+
+    async def _exchange(self) -> None:
+        """Learn of revoked tokens from the pool's directory and from other servers, again and again."""
+        own = {f"{self._settings.host}:{self._settings.port}"}
+        while True:
+            newer = self._revoked.read(self._settings.pool / REVOCATIONS_FILE)
+            peers = dict.fromkeys((*self._settings.peers, *self._revoked.newest.servers))
+            asked = [peer for peer in peers if peer not in own]
+            found = await asyncio.to_thread(
+                exchange_with, asked, self._access, self._revoked.signed, plain=self._settings.plain
+            )
+            for signed in found:
+                with suppress(MilligpuError):  # the pool did not sign it
+                    newer |= self._revoked.take(signed)
+            if newer:
+                self._end_revoked()
+            await asyncio.sleep(self._settings.exchange_s)
+
+    # -- idle sessions -----------------------------------------------------------------------------------------
+
+    async def _end_idle(self, limit: float) -> None:
+        watch = IdleWatch(limit)
+        while True:
+            await asyncio.sleep(min(_LOOK_MAX_SECONDS, limit / _LOOKS_PER_LIMIT))
+            if not self._hosts.sessions:
+                continue
+            try:
+                status = await machine_status()
+            except MilligpuError as error:
+                log.warning("could not read what sessions use: %s", error.message)
+                continue
+            held = {each.granted: each for each in self._hosts.sessions.values() if each.granted}
+            uses = {name: session_use(status, name, each.host.pid) for name, each in held.items()}
+            idle = watch.idle(uses, time.monotonic())
+            self._hosts.stop((held[name] for name in idle), f"it was idle for {limit:g} s")
+
+    # -- one session -------------------------------------------------------------------------------------------
 
     async def _open(
         self,
@@ -207,65 +296,25 @@ class RemoteServer:
         writer: asyncio.StreamWriter,
         peer: str,
     ) -> None:
-        session = self._start(request, claims, peer)
+        if self._draining:
+            raise NoCapacity(f"GPU server {self._settings.host}:{self._settings.port}: {_DRAINED}")
+        session = self._hosts.start(request, claims, peer)
         try:
-            async with asyncio.timeout(max(0.0, claims.expires - self.now())):
+            async with asyncio.timeout(max(0.0, claims.expires - self._now())):
                 async with asyncio.TaskGroup() as group:
                     answers = group.create_task(self._answer(session, writer))
+                    stopped = group.create_task(_until_stopped(session))
                     await _follow(reader, writer)
                     answers.cancel()
-        except* (TimeoutError, EOFError, OSError):
-            pass  # the token expired, or the client or the host is gone
+                    stopped.cancel()
+        except* TimeoutError:
+            session.stop("its token expired, or its client is silent")
+        except* (EOFError, OSError):
+            pass  # the client or the host is gone, or the session was stopped
         finally:
-            self._end(session)
-
-    def _start(self, request: OpenSession, claims: PoolTokenClaims, peer: str) -> RemoteSession:
-        milli = self._check_quota(request, claims)
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        key = secrets.token_hex(32)
-        name = secrets.token_hex(8)
-        with other:
-            host = subprocess.Popen(
-                host_command(other.fileno()), pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, cwd="/"
-            )
-        session = RemoteSession(name, claims, milli, key, host, own, peer)
-        self.sessions[name] = session
-        own.send(
-            msgspec.json.encode(
-                HostRequest(
-                    name,
-                    key,
-                    self.settings.plain,
-                    str(self._cache()),
-                    [f"{claims.name}@{peer}:", *request.command],
-                    request.count,
-                    request.milli,
-                    request.mib,
-                    request.limit,
-                    request.policy,
-                    request.priority,
-                    request.wait,
-                )
-            )
-        )
-        own.setblocking(False)
-        return session
-
-    def _check_quota(self, request: OpenSession, claims: PoolTokenClaims) -> Milli:
-        if request.priority > claims.priority_max:
-            raise BadRequest("--priority", request.priority, f"at most {claims.priority_max}, as the token says")
-        if claims.quota is None:
-            return Milli(0)
-        if request.milli is None and request.mib is not None:
-            raise BadRequest("-p", None, "a fraction, because the token has a quota of compute")
-        milli = Milli((WHOLE if request.milli is None else request.milli) * request.count)
-        held = sum(each.milli for each in self.sessions.values() if each.claims.name == claims.name)
-        if milli + held > claims.quota:
-            raise NoCapacity(
-                f"{claims.name} holds {show_milli(Milli(held))} GPUs of a quota of {show_milli(claims.quota)}",
-                hint="end a session, or ask for a smaller share",
-            )
-        return milli
+            self._hosts.end(session)
+        if session.why and not session.granted:
+            raise NoCapacity(f"the GPU server ended the session: {session.why}")
 
     async def _answer(self, session: RemoteSession, writer: asyncio.StreamWriter) -> None:
         """Tell the client what the host says: why it waits, that it has its share, or that it gets none."""
@@ -274,8 +323,8 @@ class RemoteServer:
             match decode_answer(line):
                 case ShareQueued() as queued:
                     writer.write(encode_line(SessionWaits(queued.line)))
-                case ShareGranted():
-                    session.granted = True
+                case ShareGranted() as granted:
+                    session.granted = granted.session
                     log.info("session %s: opened for %s at %s", session.id, session.claims.name, session.peer)
                     writer.write(encode_line(SessionOpened(session.id, session.key)))
                 case RequestRefused() as refused:
@@ -289,21 +338,13 @@ class RemoteServer:
             await writer.drain()
         raise EOFError
 
-    def _end(self, session: RemoteSession) -> None:
-        """End the host; its workers and its share go with it."""
-        if self.sessions.pop(session.id, None) is None:
-            return
-        session.link.close()
-        session.host.send_signal(signal.SIGKILL)
-        session.host.wait()
-        if session.granted:
-            log.info("session %s: closed", session.id)
-        trim_cache(self._cache(), _CACHE_BYTES)
 
-    def _cache(self) -> Path:
-        folder = self.settings.state / "modules"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+_DRAINED = "it is being drained"
+
+
+async def _until_stopped(session: RemoteSession) -> None:
+    await session.stopped.wait()
+    raise EOFError
 
 
 async def _exactly(connection: socket.socket, size: int) -> bytes:
@@ -347,16 +388,14 @@ def run(settings: ServerSettings, authority: PoolAuthority) -> int:
     """Serve until SIGTERM or SIGINT."""
     configure_logs()
     listener = listen(settings)
-    key = authority.key.public_key()
-    context = None if settings.plain else authority.server_context()
     log.info(
         "serving on %s:%d%s", settings.host, listener.getsockname()[1], " WITHOUT TLS" if settings.plain else ""
     )
-    asyncio.run(_until_stopped(RemoteServer(settings, key, context), listener))
+    asyncio.run(_until_signal(RemoteServer(settings, authority), listener))
     return 0
 
 
-async def _until_stopped(server: RemoteServer, listener: socket.socket) -> None:
+async def _until_signal(server: RemoteServer, listener: socket.socket) -> None:
     task = asyncio.ensure_future(server.serve(listener))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

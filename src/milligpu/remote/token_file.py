@@ -11,6 +11,7 @@ from milligpu.wire.documents import Document, DocumentFormat, encode
 
 TOKEN_FILE = DocumentFormat("token file")
 VARIABLE = "MILLIGPU_TOKEN_FILE"
+MOUNTED = Path("/etc/milligpu/token/token.json")
 PORT = 7070
 """The port of a server whose address names none."""
 
@@ -59,13 +60,14 @@ def decode_token_file(text: str | bytes) -> PoolAccess:
 
 
 def token_path(given: Path | None, env: Mapping[str, str]) -> Path:
-    """The file that an option names, or the environment, or the user's own."""
+    """The file that an option names, or the environment, or the user's own, or where a pod has its Secret."""
     if given is not None:
         return given
     if env.get(VARIABLE):
         return Path(env[VARIABLE])
     config = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or "/", ".config")
-    return Path(config, "milligpu", "token.json")
+    own = Path(config, "milligpu", "token.json")
+    return MOUNTED if MOUNTED.exists() and not own.exists() else own
 
 
 def read_token_file(path: Path) -> PoolAccess:

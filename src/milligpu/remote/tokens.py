@@ -1,24 +1,20 @@
 """Tokens: who may open sessions in a pool, signed by the pool's authority. Servers check them on their own."""
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from milligpu.model.errors import BadRequest
 from milligpu.model.policy import PRIORITY_MAX
 from milligpu.model.units import Milli
+from milligpu.remote.signatures import SignatureRefused, sign, verify
 
 # A lost token is of no use after this time, whether it is noticed or not.
 LIFETIME_MAX_S = 30 * 24 * 3600
 # The clocks of two machines may differ by this much.
 SKEW_S = 60
-# What is signed begins with this, so that a signature for something else is never taken for one of a token.
 _PURPOSE = b"milligpu token 1\n"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _LENGTH_MAX = 4096
@@ -37,6 +33,8 @@ class PoolTokenClaims:
     quota: Milli | None = None
     """The most compute that its sessions hold at one server at a time."""
     priority_max: int = 0
+    admin: bool = False
+    """Whether it sees all sessions and may drain servers: made for a minute by commands that have the authority."""
 
 
 class _Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -47,6 +45,7 @@ class _Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     expires: int
     quota: int | None = None
     priority_max: int = 0
+    admin: bool = False
 
 
 class TokenRefused(BadRequest):
@@ -72,30 +71,23 @@ def check_claims(claims: PoolTokenClaims) -> None:
 def sign_token(claims: PoolTokenClaims, key: ec.EllipticCurvePrivateKey) -> str:
     """Return the token's text."""
     check_claims(claims)
-    body = msgspec.json.encode(
-        _Claims(1, claims.id, claims.name, claims.issued, claims.expires, claims.quota, claims.priority_max)
+    raw = _Claims(
+        1, claims.id, claims.name, claims.issued, claims.expires, claims.quota, claims.priority_max, claims.admin
     )
-    signature = key.sign(_PURPOSE + body, ec.ECDSA(hashes.SHA256()))
-    return f"{_to_text(body)}.{_to_text(signature)}"
+    return sign(_PURPOSE, msgspec.json.encode(raw), key)
 
 
 def verify_token(text: str, key: ec.EllipticCurvePublicKey, now: float) -> PoolTokenClaims:
     """Return what a token says, or refuse it. Nothing of it is read before its signature is checked."""
-    body_text, _, signature_text = text[:_LENGTH_MAX].partition(".")
     try:
-        body, signature = _from_text(body_text), _from_text(signature_text)
-    except (ValueError, binascii.Error):
-        raise TokenRefused("a token of this pool") from None
-    try:
-        key.verify(signature, _PURPOSE + body, ec.ECDSA(hashes.SHA256()))
-    except InvalidSignature:
-        raise TokenRefused("a token of this pool: its signature is not the pool's") from None
-    try:
-        raw = msgspec.json.decode(body, type=_Claims)
+        raw = msgspec.json.decode(verify(_PURPOSE, text, key, _LENGTH_MAX), type=_Claims)
+    except SignatureRefused as refused:
+        foreign = ": its signature is not the pool's" if refused.is_foreign else ""
+        raise TokenRefused(f"a token of this pool{foreign}") from None
     except msgspec.DecodeError:
         raise TokenRefused("a token that this server can read: it is of a newer milligpu") from None
     quota = None if raw.quota is None else Milli(raw.quota)
-    claims = PoolTokenClaims(raw.id, raw.name, raw.issued, raw.expires, quota, raw.priority_max)
+    claims = PoolTokenClaims(raw.id, raw.name, raw.issued, raw.expires, quota, raw.priority_max, raw.admin)
     if raw.v != 1:
         raise TokenRefused("a token that this server can read: it is of a newer milligpu")
     check_claims(claims)
@@ -104,11 +96,3 @@ def verify_token(text: str, key: ec.EllipticCurvePublicKey, now: float) -> PoolT
     if now < claims.issued - SKEW_S:
         raise TokenRefused("a token that is valid already: compare the clocks of both machines")
     return claims
-
-
-def _to_text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _from_text(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
