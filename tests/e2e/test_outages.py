@@ -64,6 +64,7 @@ def certificate_expired(cluster: Cluster, folder: Path) -> "Generator[tuple[Webh
     authority, key, name = new_key(), new_key(), subject_name("milligpu-webhook")
     then = datetime.now(UTC) - 2 * DAY
     ca = sign_authority(name, authority, then, 10 * DAY)
+    (folder / "ca.pem").write_bytes(certificate_pem(ca))
     usage = [ExtendedKeyUsageOID.SERVER_AUTH]
     expired = sign_leaf(name, key, (name, authority), then, DAY, usages=usage, hosts=["127.0.0.1"])
     pem = folder / "expired.pem"
@@ -127,7 +128,7 @@ def suffering(cluster: Cluster, outage: Outage, folder: Path, *, mutating: bool)
 
 def trust(cluster: Cluster, folder: Path) -> None:
     """Write the CA into the configurations, as the service does while it runs."""
-    bundle = base64.b64encode((folder / "expired.pem").read_bytes().partition(b"-----BEGIN PRIVATE")[0]).decode()
+    bundle = base64.b64encode((folder / "ca.pem").read_bytes()).decode()
     for kind in ("mutating", "validating"):
         name = f"{kind}webhookconfiguration"
         found = json.loads(cluster.kubectl("get", name, CONFIGURATION, "-o", "json"))
@@ -161,7 +162,7 @@ def refusal(cluster: Cluster, namespace: str) -> str:
 @pytest.mark.parametrize("mutating", [True, False], ids=["1.36", "before-1.36"])
 @pytest.mark.parametrize("outage", [webhook_down, certificate_expired, namespace_half_deleted])
 def test_pods_without_gpus_start_while_milligpu_is_down(
-    guarded: Cluster, namespace: str, scheduler: str, outage: Outage, mutating: bool, tmp_path: Path
+    guarded: Cluster, namespace: str, scheduler: str, tmp_path: Path, outage: Outage, *, mutating: bool
 ) -> None:
     with suffering(guarded, outage, tmp_path, mutating=mutating) as complaint:
         # The outage is real: who requests a GPU hears of it, and gets no pod.
