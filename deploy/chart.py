@@ -14,7 +14,7 @@ from deploy import dockerfile
 from milligpu.manifests.bundle import cluster_manifests
 from milligpu.manifests.kube_scheduler import second_scheduler
 from milligpu.manifests.mutating_policies import API, BINDING, POLICY
-from milligpu.manifests.rbac import KUBE_SCHEDULER_LEASE, SCHEDULER, uninstall_account
+from milligpu.manifests.rbac import KUBE_SCHEDULER_LEASE, SCHEDULER, declared_classes_role, uninstall_account
 from milligpu.manifests.webhook_configuration import WebhookAddress
 
 CHART = Path(__file__).parent / "chart"
@@ -40,7 +40,7 @@ def files() -> dict[Path, str]:
     for each in objects:
         kinds.setdefault(_file_of(each["kind"]), []).append(each)
     kinds.pop("")
-    kinds["rbac"] += _kube_scheduler_roles()
+    kinds["rbac"] += [*_kube_scheduler_roles(), *declared_classes_role(_NAMESPACE)]
     templates = {CHART / f"templates/{name}.yaml": _template(each) for name, each in kinds.items()}
     templates[CHART / "templates/mutating-policies.yaml"] = _mutating_policies()
     hooks = _template(uninstall_account(_NAMESPACE), _HOOK)

@@ -2,12 +2,21 @@
 #
 # TLS comes from OpenSSL, linked statically and hidden, so that a program's own OpenSSL and ours do not meet.
 set(OPENSSL_USE_STATIC_LIBS TRUE)
-find_package(OpenSSL 3.0)
+if(CMAKE_CROSSCOMPILING)
+  # What is installed here is for this machine's processor. The other machine's files are in CMAKE_FIND_ROOT_PATH.
+  set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+  set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+endif()
+if(NOT CMAKE_CROSSCOMPILING OR CMAKE_FIND_ROOT_PATH)
+  find_package(OpenSSL 3.0)
+endif()
 if(NOT OpenSSL_FOUND)
   message(STATUS "GPUs over the network are left out: OpenSSL's headers and static libraries are not installed")
   return()
 endif()
 
+# Debian has a header that differs between processors in a directory of its own.
+set(REMOTE_OPENSSL ${OPENSSL_INCLUDE_DIR} ${OPENSSL_INCLUDE_DIR}/${CMAKE_LIBRARY_ARCHITECTURE})
 set(REMOTE ${CMAKE_CURRENT_BINARY_DIR}/remote-generated)
 file(MAKE_DIRECTORY ${REMOTE})
 file(GLOB REMOTE_GENERATOR CONFIGURE_DEPENDS remote/*.py remote/*.toml)
@@ -26,7 +35,7 @@ function(remote_target target)
   add_dependencies(${target} remote-generated)
   target_include_directories(${target} PRIVATE remote remote/client remote/nvml remote/worker ${REMOTE} cudaapi nvmlapi)
   target_include_directories(${target} SYSTEM PRIVATE
-    ${cudaapi_INCLUDE} ${nvmlapi_INCLUDE} ${OPENSSL_INCLUDE_DIR})
+    ${cudaapi_INCLUDE} ${nvmlapi_INCLUDE} ${REMOTE_OPENSSL})
   target_compile_options(${target} PRIVATE -Wno-deprecated-declarations)
 endfunction()
 function(remote_library name)

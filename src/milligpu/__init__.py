@@ -3,4 +3,4 @@
 Start reading at `milligpu.model`, the vocabulary that everything else speaks; ARCHITECTURE.md is the map.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

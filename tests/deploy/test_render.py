@@ -120,7 +120,7 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     def template(values: dict[str, Any], version: str = "1.36.3") -> str:
         file.write_text(yaml.safe_dump(values))
         command = [str(program), "template", "milligpu", str(CHART), "--namespace=gpus", f"--values={file}"]
-        command += [f"--kube-version={version}", "--no-hooks", "--api-versions=milligpu.dev/v1alpha1/GpuClass"]
+        command += [f"--kube-version={version}", "--no-hooks"]
         if serves_mutating_policies(version):
             command.append(f"--api-versions={API}/{POLICY}")
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -169,7 +169,7 @@ def test_all_objects_are_valid_for_each_supported_kubernetes(version: str, tmp_p
         different.update(dict.fromkeys(map(json.dumps, chart_objects("gpus", version, values))))
     for number, text in enumerate(different):
         (tmp_path / f"{number}.json").write_text(text)
-    command = [str(kubeconform), "-strict", "-summary", "-output=json", "-n=2", "-skip=ServiceMonitor,GpuClass"]
+    command = [str(kubeconform), "-strict", "-summary", "-output=json", "-n=2", "-skip=ServiceMonitor"]
     command += [f"-schema-location={schemas.schemas(version)}/{schemas.LOCATION}", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)

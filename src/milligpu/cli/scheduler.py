@@ -105,6 +105,12 @@ def command() -> None:
     metavar="NAME",
     help="DNS name or IP address for the webhook's certificate; can be repeated.",
 )
+@click.option(
+    "--classes",
+    metavar="JSON",
+    help='Classes to keep in the cluster, such as [{"name": "gold", "requirements": "memory>=16Gi"}]. Others that were'
+    " declared here before are deleted; classes that you created are not touched.",
+)
 @dialect_options()
 def serve(  # noqa: PLR0917 - as click calls it
     kubeconfig: str | None,
@@ -121,6 +127,7 @@ def serve(  # noqa: PLR0917 - as click calls it
     webhook_port: int | None,
     webhook_host: str,
     webhook_names: tuple[str, ...],
+    classes: str | None,
     settings: DialectSettings,
 ) -> None:
     """Run the scheduler service until SIGTERM.
@@ -133,6 +140,7 @@ def serve(  # noqa: PLR0917 - as click calls it
     from milligpu.dialects.normal import NormalForm
     from milligpu.http_server import TlsServerFiles
     from milligpu.logs import configure_logs
+    from milligpu.scheduler.declared_classes import parse_declared
     from milligpu.scheduler.leader import LeaderTiming
     from milligpu.scheduler.settings import SchedulerSettings
     from milligpu.webhook.service import WebhookSettings
@@ -151,6 +159,7 @@ def serve(  # noqa: PLR0917 - as click calls it
         timing=LeaderTiming(lease_seconds, lease_seconds * 2 / 3, lease_seconds * 2 / 15),
         tls=None if tls_cert is None or tls_key is None else TlsServerFiles(tls_cert, tls_key, tls_client_ca),
         dialects=settings,
+        classes=None if classes is None else parse_declared(classes),
         sharepods=webhook is not None,
     )
     configure_logs(structured=True)

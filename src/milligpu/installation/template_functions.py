@@ -1,6 +1,7 @@
 """The functions of Go's templates, of Sprig and of Helm that the chart calls."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -121,6 +122,10 @@ def _ternary(first: Any, second: Any, chosen: Any) -> Any:
     return first if chosen else second
 
 
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
 def _to_yaml(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=False, width=10_000)
     return text.removesuffix("\n...\n").removesuffix("\n")
@@ -143,5 +148,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "semverCompare": compare_versions,
     "sha256sum": _checksum,
     "ternary": _ternary,
+    "toRawJson": _to_json,
     "toYaml": _to_yaml,
 }

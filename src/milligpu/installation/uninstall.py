@@ -64,10 +64,20 @@ async def clean_cluster(api: ApiClient, namespace: str, report: Report, deadline
             uid: str = node["metadata"].get("uid", "")
             events.record(NodeEvent(name, uid, EventReason.UNINSTALLING, "Uninstall", _NODE_MESSAGE))
     await _post(events)
+    await _delete_declared_classes(api, report)
     for kind, paths in LEFT.items():
         for path in paths:
             if await _found(api.send("DELETE", path.format(namespace=namespace))) is not None:
                 report(f"removed {kind} {namespace}/{path.rpartition('/')[2]}")
+
+
+async def _delete_declared_classes(api: ApiClient, report: Report) -> None:
+    """Delete the classes of the chart's values; those that people created stay with their definition."""
+    found = await _found(api.get(f"{names.CLASSES_PATH}?labelSelector={names.DECLARED}%3Dtrue"))
+    for each in [] if found is None else msgspec.json.decode(found)["items"]:
+        name: str = each["metadata"]["name"]
+        if await _found(api.send("DELETE", f"{names.CLASSES_PATH}/{name}")) is not None:
+            report(f"removed GpuClass {name}")
 
 
 async def _programs_gone(api: ApiClient, namespace: str, deadline_s: float) -> None:

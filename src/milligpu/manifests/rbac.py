@@ -72,12 +72,24 @@ def service_accounts(namespace: str, *, webhook: bool) -> list[dict[str, Any]]:
     ]
 
 
+# To keep the classes of the chart's values in the cluster. Only an installation that declares classes needs it.
+_CLASS_RULES: list[dict[str, Any]] = [
+    {"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["create", "patch", "delete"]},
+]
+
+
+def declared_classes_role(namespace: str) -> list[dict[str, Any]]:
+    """Return the role with which the scheduler service writes declared classes, and its binding."""
+    return _role("Cluster", {"name": "milligpu-classes"}, _CLASS_RULES, namespace, account=SCHEDULER)
+
+
 # Events on pods and nodes, and the removal of what others wrote into Node objects.
 _UNINSTALL_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["list", "delete"]},
 ]
 _UNINSTALL_OWN_RULES: list[dict[str, Any]] = [
     {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["get"]},
@@ -127,7 +139,7 @@ def _account(
 
 
 def _role(
-    scope: str, metadata: dict[str, str], rules: list[dict[str, Any]], namespace: str
+    scope: str, metadata: dict[str, str], rules: list[dict[str, Any]], namespace: str, account: str = ""
 ) -> list[dict[str, Any]]:
     group = "rbac.authorization.k8s.io"
     name = metadata["name"]
@@ -138,6 +150,6 @@ def _role(
             "kind": f"{scope}RoleBinding",
             "metadata": metadata,
             "roleRef": {"apiGroup": group, "kind": f"{scope}Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+            "subjects": [{"kind": "ServiceAccount", "name": account or name, "namespace": namespace}],
         },
     ]

@@ -61,6 +61,9 @@ USER_ANNOTATIONS = frozenset(
     }
 )
 
+DECLARED = PREFIX + "declared"
+"""On classes; written by the scheduler service on those that its installation declares."""
+
 GROUP_VERSION = PREFIX + "v1alpha1"
 """The API group and version of our objects."""
 CLASSES_PATH = f"/apis/{GROUP_VERSION}/gpuclasses"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from milligpu.dialects import DialectSettings
 from milligpu.http_server import TlsServerFiles
+from milligpu.scheduler.declared_classes import DeclaredClass
 from milligpu.scheduler.leader import FollowedLease, LeaderTiming
 
 
@@ -24,5 +25,7 @@ class SchedulerSettings:
     """Lead only while the kube-scheduler next to this instance leads."""
     tls: TlsServerFiles | None = None
     dialects: DialectSettings = field(default_factory=DialectSettings)
+    classes: tuple[DeclaredClass, ...] | None = None
+    """The classes that the leader keeps in the cluster; None if it leaves them to others."""
     sharepods: bool = False
     """Whether the leader creates the pods of KubeShare's SharePods; that needs the webhook."""

@@ -26,6 +26,7 @@ from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
 from milligpu.scheduler.binder import Binder
 from milligpu.scheduler.classes import ClassController
+from milligpu.scheduler.declared_classes import DeclaredClasses
 from milligpu.scheduler.evictions import Evictions
 from milligpu.scheduler.extender import Extender, error_answer
 from milligpu.scheduler.metrics import SchedulerMetrics
@@ -76,6 +77,7 @@ class LeaderTerm:
         self._waiting_events = WaitingEvents(self._events, self.state, self.nominator, now)
         self._conditions = NodeConditions(api, self._events, valid, now, lambda: datetime.now(UTC))
         self._evictions = Evictions(api, valid, now)
+        self._class_watch = classes
         self._classes = ClassController(api, classes, self._set_classes)
         self._to_see = {"pods", "nodes", "classes"}
         self._seen_all = asyncio.Event()
@@ -105,6 +107,8 @@ class LeaderTerm:
             tasks.create_task(self._resizer.run())
             tasks.create_task(self._conditions.run())
             tasks.create_task(self._evictions.run())
+            if self._settings.classes is not None:
+                tasks.create_task(DeclaredClasses(self._api, self._class_watch, self._settings.classes).run())
             if self._settings.sharepods:
                 tasks.create_task(SharePodController(self._api).run())
 
