@@ -13,8 +13,8 @@ from devcluster.platform import GpuNode
 from devcluster.wait import until
 from milligpu.wire.status import decode_status
 
-# It keeps the GPU busy with kernels that sleep: they take GPU time and no CPU time. It always has one to two batches
-# queued. If it waited until its queue is empty, a busy machine would let it go on late, and others had its time.
+# It keeps the GPU busy with kernels that sleep: they take GPU time and no CPU time. It always has a batch or two in
+# the queue. If it waited until its queue is empty, a busy machine would let it go on late, and others had its time.
 BUSY = '''
 import ctypes
 PTX = b""".version 7.0

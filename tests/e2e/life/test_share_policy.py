@@ -15,9 +15,9 @@ from tests.e2e.platform.pods import wait_running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-# All are busy at the same time on one GPU, so those without idle time get their shares, and the others the rest. The
-# shares add up to half of the GPU: on a busy machine up to two fifths of its time are lost between turns, and then
-# larger shares would leave no idle time to give. Each of these has 20 milli-GPU, except where a dialect has only more.
+# All are busy at the same time on one GPU, so those without idle time get their shares, and the others the rest.
+# The shares add up to half of the GPU: a busy machine loses up to two fifths of its time between turns, and then
+# larger shares would leave no idle time to give. Each of these has 20 milli-GPU, or the least that its dialect has.
 DIALECTS: dict[str, dict[str, Any]] = {
     "native": {"annotations": {names.LIMIT: "1000"}, "limits": {names.VGPU: 20}},
     "kubeshare-v1": {
