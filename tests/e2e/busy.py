@@ -1,6 +1,8 @@
 """Pods that keep a GPU busy, and how much of its time each of them gets."""
 
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -11,8 +13,8 @@ from devcluster.platform import GpuNode
 from devcluster.wait import until
 from milligpu.wire.status import decode_status
 
-# It keeps the GPU busy with kernels that sleep: they take GPU time and no CPU time. It hardly ever waits for them,
-# so a busy machine does not cost it its turns.
+# It keeps the GPU busy with kernels that sleep: they take GPU time and no CPU time. It always has a batch or two in
+# the queue. If it waited until its queue is empty, a busy machine would let it go on late, and others had its time.
 BUSY = '''
 import ctypes
 PTX = b""".version 7.0
@@ -38,15 +40,25 @@ check(cuda.cuModuleGetFunction(ctypes.byref(nap), module, b"nap"))
 length = ctypes.c_uint32(5_000_000)
 arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(length), ctypes.c_void_p))
 one, none = ctypes.c_uint(1), ctypes.c_uint(0)
-while True:
-    for _ in range(256):
+ends = [ctypes.c_void_p(), ctypes.c_void_p()]
+for end in ends:
+    check(cuda.cuEventCreate(ctypes.byref(end), ctypes.c_uint(0)))
+def queue(end):
+    for _ in range(100):
         check(cuda.cuLaunchKernel(nap, one, one, one, one, one, one, none, None, arguments, None))
-    check(cuda.cuCtxSynchronize())
+    check(cuda.cuEventRecord(end, None))
+queue(ends[0])
+while True:
+    for last, end in (ends, ends[::-1]):
+        queue(end)
+        check(cuda.cuEventSynchronize(last))
 '''
 BUSY_S = 60.0
 """By when a pod that runs has got its first time of the GPU."""
+MEASURED_NS = 500_000_000
+"""How much of the GPU the reference gets while shares are measured: a hundred kernels."""
 STRETCH_S = 120.0
-"""By when a pod has got half a second of the GPU. On a busy machine one that has 0.04 of it needs a while."""
+"""By when it has got that. On a busy machine a pod with a few hundredths of a GPU needs a while."""
 SHARES_S = 150.0
 
 
@@ -89,36 +101,48 @@ def wait_busy(node: GpuNode, namespace: str, count: int) -> None:
     )
 
 
-def stretch(node: GpuNode, namespace: str, reference: str) -> dict[str, float]:
-    """GPU time of each pod while `reference` gets half a second: 1 is what `reference` gets."""
-    before = gpu_time(node, namespace)
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of time in which one pod, the reference, got a certain amount of the GPU."""
+
+    parts: dict[str, float]
+    """GPU time of each pod, where 1 is that of the reference."""
+    busy: float
+    """The part of the time in which the GPU worked for the pods; the rest was lost, or left by their limits."""
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{pod} {part:.2f}" for pod, part in self.parts.items())
+        return f"GPU busy for {self.busy:.2f} of the time; {parts}"
+
+
+def stretch(node: GpuNode, namespace: str, reference: str) -> Stretch:
+    """Measure while `reference` gets `MEASURED_NS` of the GPU."""
+    begun, before = time.monotonic_ns(), gpu_time(node, namespace)
 
     def passed() -> dict[str, tuple[int, int]] | None:
         now = gpu_time(node, namespace)
-        return now if now[reference][1] - before[reference][1] > 500_000_000 else None
+        return now if now[reference][1] - before[reference][1] > MEASURED_NS else None
 
-    after = until(f"{reference} to get half a second of the GPU", passed, STRETCH_S)
+    after = until(f"{reference} to get {MEASURED_NS / 1e9:g} s of the GPU", passed, STRETCH_S)
     spent = {pod: used - before[pod][1] for pod, (_, used) in after.items()}
-    return {pod: used / spent[reference] for pod, used in spent.items()}
+    return Stretch(
+        {pod: used / spent[reference] for pod, used in spent.items()},
+        sum(spent.values()) / (time.monotonic_ns() - begun),
+    )
 
 
 def wait_for_shares(
     node: GpuNode, namespace: str, reference: str, what: str, wrong: Callable[[dict[str, float]], dict[str, float]]
 ) -> None:
-    """Wait for a stretch of time in which no pod got a `wrong` part of the GPU.
+    """Wait for a stretch of time in which no pod got a `wrong` part of the GPU, where 1 is that of `reference`.
 
     A busy machine makes single kernels longer and tenants late, so a stretch may be wrong; but where shares are not
     held, every stretch is.
     """
-    seen: list[dict[str, float]] = []
+    seen: list[Stretch] = []
 
     def right() -> bool:
-        got = stretch(node, namespace, reference)
-        seen.append({pod: round(value, 2) for pod, value in got.items()})
-        return not wrong(got)
+        seen.append(stretch(node, namespace, reference))
+        return not wrong(seen[-1].parts)
 
-    def last_state() -> str:
-        lines = [f"time of each pod, where 1 is that of {reference}, in each stretch:", *map(str, seen)]
-        return "\n".join([*lines, f"wrong in the last one: {wrong(seen[-1]) if seen else 'nothing measured'}"])
-
-    until(what, right, SHARES_S, last_state=last_state)
+    until(what, right, SHARES_S, last_state=lambda: "\n".join(map(str, seen)))

@@ -43,13 +43,18 @@ def test_a_case_is_not_repeated_when_the_spare_time_is_used_up(monkeypatch: pyte
     assert measured(monkeypatch, {"a": [90, 0]})[0] == [(90, 1)]
 
 
+def unchanged_priority(*, urgent: bool = True) -> bool:
+    return urgent
+
+
 @pytest.mark.alone
 def test_the_command_measures_only_the_named_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     """For real, but in a shorter time: a share of 0.3 alone on a GPU, and two tenants."""
     monkeypatch.setattr(enforce, "_WARM_NS", 200_000_000)
     monkeypatch.setattr(enforce, "_MEASURED_NS", 1_000_000_000)
     monkeypatch.setattr(enforce, "_TRIES", 1)
-    monkeypatch.setattr(testbed, "raise_priority", lambda **_: True)
+    # The tests after this one are not to have real-time priority.
+    monkeypatch.setattr(testbed, "raise_priority", unchanged_priority)
     words = ["enforce", "--case", "fixed share, alone", "--case", "70/30", "-o", "json"]
     done = CliRunner().invoke(command, words, catch_exceptions=False)
     assert done.exit_code == 0
