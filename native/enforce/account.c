@@ -210,7 +210,8 @@ uint64_t account_limit(unsigned gpu)
 
 uint64_t account_round(uint64_t bytes)
 {
-    return bytes > UINT64_MAX - ACCOUNT_UNIT ? bytes : (bytes + ACCOUNT_UNIT - 1) / ACCOUNT_UNIT * ACCOUNT_UNIT;
+    enum { PAGE = 4096 };
+    return bytes > UINT64_MAX - PAGE ? bytes : (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
 static bool fits(const struct mg_account *account, uint64_t bytes, uint64_t limit)

@@ -25,13 +25,13 @@ CUresult charge_refused(const char *symbol, unsigned gpu, uint64_t bytes)
 
 CUresult charge_begin_on(struct charge *charge, const char *symbol, int gpu, uint64_t bytes)
 {
-    *charge = (struct charge){gpu, account_round(bytes)};
+    *charge = (struct charge){gpu, bytes};
     if (gpu < 0 || !charge->bytes)
         return CUDA_SUCCESS; /* invalid: the driver refuses it */
-    if (account_charge((unsigned)gpu, charge->bytes))
+    if (granules_change((unsigned)gpu, 0, bytes))
         return CUDA_SUCCESS;
     /* First free what the memory pools keep unused. */
-    if (pools_trim((unsigned)gpu) && account_charge((unsigned)gpu, charge->bytes))
+    if (pools_trim((unsigned)gpu) && granules_change((unsigned)gpu, 0, bytes))
         return CUDA_SUCCESS;
     return charge_refused(symbol, (unsigned)gpu, charge->bytes);
 }
@@ -47,7 +47,7 @@ CUresult charge_end(struct charge charge, CUresult status, enum holding_kind kin
     if (charge.gpu < 0 || !charge.bytes)
         return status;
     if (status) {
-        account_give_back(holding.gpu, holding.bytes);
+        granules_give_back(holding.gpu, holding.bytes);
         return status;
     }
     cudaapi_real.cuCtxGetCurrent(&holding.context);

@@ -167,7 +167,7 @@ static CUresult primary_ended(CUresult status, CUdevice device)
 {
     struct holding held;
     if (!status && !is_active(device) && ledger_take(HOLDING_PRIMARY, (uintptr_t)device, &held)) {
-        account_give_back(held.gpu, held.bytes);
+        granules_give_back(held.gpu, held.bytes);
         ledger_end(held.context);
         pools_refresh();
     }
@@ -239,33 +239,31 @@ static uint64_t set_aside(CUlimit which, uint64_t value)
     if (which == CU_LIMIT_STACK_SIZE) /* one stack for each thread that can be resident */
         threads = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
                   * attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
-    return __builtin_mul_overflow(more, threads, &bytes) ? UINT64_MAX : account_round(bytes);
+    return __builtin_mul_overflow(more, threads, &bytes) ? UINT64_MAX : bytes;
 }
 
 API cuCtxSetLimit(CUlimit which, size_t value)
 {
-    struct charge charge = {-1, 0};
     struct holding before = {0};
     CUcontext context = 0;
     uint64_t wanted = set_aside(which, value);
     cudaapi_real.cuCtxGetCurrent(&context);
     enum holding_kind kind = (enum holding_kind)(HOLDING_LIMITS + (int)which);
     bool known = ledger_take(kind, (uintptr_t)context, &before);
-    CUresult status = wanted > before.bytes ? charge_begin(&charge, "cuCtxSetLimit", wanted - before.bytes)
-                                            : CUDA_SUCCESS;
-    if (!status) {
+    int gpu = known ? (int)before.gpu : current_gpu();
+    CUresult status = CUDA_SUCCESS;
+    if (gpu >= 0 && !granules_change((unsigned)gpu, before.bytes, wanted))
+        status = charge_refused("cuCtxSetLimit", (unsigned)gpu, wanted);
+    else {
         status = cudaapi_real.cuCtxSetLimit(which, value);
-        if (status && charge.gpu >= 0)
-            account_give_back((unsigned)charge.gpu, charge.bytes);
+        if (status && gpu >= 0) /* less than before fits; if others took the room meanwhile, less is charged */
+            granules_change((unsigned)gpu, wanted, before.bytes);
     }
     if (status) {
         if (known)
             ledger_put(before);
         return status;
     }
-    int gpu = current_gpu();
-    if (gpu >= 0 && before.bytes > wanted)
-        account_give_back((unsigned)gpu, before.bytes - wanted);
     if (gpu >= 0 && wanted)
         ledger_put((struct holding){
             .kind = kind, .gpu = (unsigned)gpu, .handle = (uintptr_t)context, .bytes = wanted, .context = context});

@@ -14,7 +14,7 @@ add_custom_command(
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 cuda_library(enforce WRAP
   ${CUDAAPI_REAL} ${CMAKE_CURRENT_BINARY_DIR}/enforce-copies.c
-  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/fatbin.c enforce/folder.c enforce/graphs.c
+  enforce/account.c enforce/arrays.c enforce/charge.c enforce/contexts.c enforce/devices.c enforce/fatbin.c enforce/folder.c enforce/granules.c enforce/graphs.c
   enforce/image.c enforce/ptx.c enforce/unpack_lz4.c enforce/unpack_zstd.c
   enforce/launch.c enforce/lease.c enforce/ledger.c enforce/link.c enforce/memory.c enforce/modules.c
   enforce/outstanding.c enforce/pools.c enforce/route.c enforce/streams.c enforce/tenant.c enforce/virtual.c lease/pace.c pages/pages.c)

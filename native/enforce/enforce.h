@@ -37,7 +37,6 @@ static inline int stream_gpu(CUstream stream)
 }
 
 /* ---- account.c: what the tenant's processes hold together ---- */
-enum { ACCOUNT_UNIT = 4096 };                      /* every allocation takes at least one page of GPU memory */
 bool account_charge(unsigned gpu, uint64_t bytes); /* all bytes or, beyond the memory limit, none */
 void account_add(unsigned gpu, uint64_t bytes);    /* already taken: counted even beyond the memory limit */
 void account_give_back(unsigned gpu, uint64_t bytes);
@@ -45,7 +44,7 @@ void account_settle(void);
 void account_refused(unsigned gpu);
 uint64_t account_used(unsigned gpu);
 uint64_t account_limit(unsigned gpu);
-uint64_t account_round(uint64_t bytes);
+uint64_t account_round(uint64_t bytes); /* to pages */
 void account_before_fork(void);
 void account_in_parent(void);
 void account_in_child(void);
@@ -80,10 +79,23 @@ void ledger_before_fork(void);
 void ledger_in_parent(void);
 void ledger_in_child(void);
 
+/* ---- granules.c: what the driver takes for allocations of these sizes ---- */
+/* Replace one allocation by another in the account, or beyond the memory limit do nothing. Size 0 is none. */
+bool granules_change(unsigned gpu, uint64_t from, uint64_t to);
+static inline void granules_give_back(unsigned gpu, uint64_t bytes)
+{
+    granules_change(gpu, bytes, 0);
+}
+/* One allocation that is large: a multiple of the granule. */
+uint64_t granules_round(unsigned gpu, uint64_t bytes);
+void granules_before_fork(void);
+void granules_in_parent(void);
+void granules_in_child(void);
+
 /* ---- charge.c: an allocation, from the request to the holding ---- */
 struct charge {
     int gpu;
-    uint64_t bytes;
+    uint64_t bytes; /* as requested; the account has what the driver takes for it */
 };
 /* CUDA_SUCCESS with the bytes charged, or the error to return. */
 CUresult charge_begin(struct charge *charge, const char *symbol, uint64_t bytes);
@@ -112,7 +124,7 @@ CUresult charge_end(struct charge charge, CUresult status, enum holding_kind kin
         if (known && answer)                                                                                           \
             ledger_put(held);                                                                                          \
         else if (known)                                                                                                \
-            account_give_back(held.gpu, held.bytes);                                                                   \
+            granules_give_back(held.gpu, held.bytes);                                                                  \
         answer;                                                                                                        \
     })
 

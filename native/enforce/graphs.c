@@ -20,7 +20,7 @@ static CUresult add_memory(struct needed *needed, CUgraphNode node)
         return status;
     int gpu = wanted.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_gpu(wanted.poolProps.location.id)
                                                                             : current_gpu();
-    uint64_t bytes = account_round(wanted.bytesize);
+    uint64_t bytes = gpu < 0 ? 0 : granules_round((unsigned)gpu, wanted.bytesize);
     if (gpu >= 0 && __builtin_add_overflow(needed->bytes[gpu], bytes, &needed->bytes[gpu]))
         needed->bytes[gpu] = UINT64_MAX;
     return CUDA_SUCCESS;
@@ -59,7 +59,7 @@ static void give_back(const struct needed *needed, unsigned gpus)
 {
     for (unsigned gpu = 0; gpu < gpus; gpu++)
         if (needed->bytes[gpu])
-            account_give_back(gpu, needed->bytes[gpu]);
+            granules_give_back(gpu, needed->bytes[gpu]);
 }
 
 /* Charge all GPUs or none. */
@@ -129,7 +129,7 @@ API cuGraphExecDestroy(CUgraphExec graph)
     CUresult status = cudaapi_real.cuGraphExecDestroy(graph);
     while (!status && ledger_take(HOLDING_GRAPH, (uintptr_t)graph, &held)) {
         cudaapi_real.cuDeviceGraphMemTrim(gpu_device(held.gpu));
-        account_give_back(held.gpu, held.bytes);
+        granules_give_back(held.gpu, held.bytes);
     }
     return status;
 }

@@ -99,7 +99,7 @@ void ledger_end(CUcontext context)
     pthread_mutex_unlock(&lock);
     for (struct holding *next; list; list = next) {
         next = list->next;
-        account_give_back(list->gpu, list->bytes);
+        granules_give_back(list->gpu, list->bytes);
         free(list);
     }
 }

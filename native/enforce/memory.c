@@ -21,14 +21,14 @@ API cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
 /* The width of a row is known only after the allocation: charge the least it can be first, then what it is. */
 static CUresult pitched(struct charge charge, CUresult status, CUdeviceptr pointer, uint64_t pitch, uint64_t height)
 {
-    uint64_t whole = account_round(pitch * height);
+    uint64_t whole = pitch * height;
     if (!status && charge.gpu >= 0 && whole > charge.bytes) {
-        struct charge more;
-        status = charge_begin_on(&more, "cuMemAllocPitch", charge.gpu, whole - charge.bytes);
-        if (status)
-            cudaapi_real.cuMemFree_v2(pointer);
-        else
+        if (granules_change((unsigned)charge.gpu, charge.bytes, whole))
             charge.bytes = whole;
+        else {
+            status = charge_refused("cuMemAllocPitch", (unsigned)charge.gpu, whole);
+            cudaapi_real.cuMemFree_v2(pointer);
+        }
     }
     return charge_end(charge, status, HOLDING_POINTER, pointer);
 }

@@ -58,12 +58,14 @@ static void before_fork(void)
     ledger_before_fork();
     virtual_before_fork();
     pools_before_fork();
+    granules_before_fork();
     account_before_fork();
 }
 
 static void in_parent(void)
 {
     account_in_parent();
+    granules_in_parent();
     pools_in_parent();
     virtual_in_parent();
     ledger_in_parent();
@@ -72,6 +74,7 @@ static void in_parent(void)
 static void in_child(void)
 {
     account_in_child();
+    granules_in_child();
     pools_in_child();
     virtual_in_child();
     ledger_in_child();

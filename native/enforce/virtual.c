@@ -66,7 +66,7 @@ static void end_if_unused(struct block *block)
     if (block->handles || block->mappings || block->kept)
         return;
     if (block->gpu >= 0 && !block->imported)
-        account_give_back((unsigned)block->gpu, block->bytes);
+        granules_give_back((unsigned)block->gpu, block->bytes);
     struct block **place = &blocks;
     while (*place != block)
         place = &(*place)->next;
@@ -115,7 +115,7 @@ API cuMemCreate(CUmemGenericAllocationHandle *made, size_t size, const CUmemAllo
     status = cudaapi_real.cuMemCreate(made, size, wanted, flags);
     if (status) {
         if (charge.gpu >= 0)
-            account_give_back((unsigned)charge.gpu, charge.bytes);
+            granules_give_back((unsigned)charge.gpu, charge.bytes);
         return status;
     }
     pthread_mutex_lock(&lock);
@@ -172,7 +172,7 @@ static CUresult map(struct block *block, CUdeviceptr start, size_t size, size_t 
                     CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     struct mapping *mapping = calloc(1, sizeof *mapping);
-    uint64_t charged = block->imported && block->gpu >= 0 ? account_round(size) : 0;
+    uint64_t charged = block->imported && block->gpu >= 0 ? granules_round((unsigned)block->gpu, size) : 0;
     if (!mapping)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult status = charged && !account_charge((unsigned)block->gpu, charged)

@@ -77,6 +77,7 @@ int mg_limits_write(struct mg_limits_page *page, const struct mg_limits_page *ne
         to->time_slot_length_us = from->time_slot_length_us;
         to->policy = from->policy;
         to->context_bytes = from->context_bytes;
+        to->granule_bytes = from->granule_bytes;
     }
     __atomic_store_n(&page->sequence, sequence + 2, __ATOMIC_RELEASE);
     return 0;

@@ -11,6 +11,7 @@ from milligpu.agent.attachments import AttachmentStore
 from milligpu.agent.driver import NodeDriver
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.overheads import GpuOverheads
 from milligpu.model.policy import SharePolicy
 from milligpu.model.request import ContainerKind, Share, container_of_uid
 from milligpu.model.units import Mib, Milli
@@ -21,7 +22,7 @@ from milligpu.wire.limits import LimitsPage
 
 GPU = Gpu("GPU-a", "A10", Mib(8192))
 LIBRARIES = {name: Path("/usr/lib", name) for name in (CUDA, NVML)}
-DRIVER = NodeDriver(LIBRARIES, sockets={"GPU-a": Path("/run/gpu0.sock")}, contexts={"GPU-a": 0})
+DRIVER = NodeDriver(LIBRARIES, sockets={"GPU-a": Path("/run/gpu0.sock")}, overheads={"GPU-a": GpuOverheads(0)})
 # Where a page says whether it is being written.
 SEQUENCE = slice(8, 12)
 

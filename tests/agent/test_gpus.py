@@ -13,10 +13,11 @@ from milligpu.agent.gpus import ALIVE_S, GpuWatch
 from milligpu.agent.host_paths import HostPaths
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu import Gpu, GpuState
+from milligpu.model.overheads import GpuOverheads
 from milligpu.nvml.gpus import NvmlGpus
 from milligpu.nvml.hotplug import HotPlug
 from milligpu.nvml.readings import XidEvent
-from milligpu.tenancy.context_size import ContextSizes
+from milligpu.tenancy.overheads import MeasuredOverheads
 from milligpu.tenancy.tenant import CUDA, NVML
 from tests.nvml.standin import StrictNvml, real
 
@@ -123,12 +124,12 @@ def test_a_gpu_that_cannot_be_measured_at_start_is_not_shared_until_it_can(
     monkeypatch.setattr("milligpu.agent.driver.find_libraries", found_libraries)
     full = {"GPU-1"}
 
-    def measured(_self: ContextSizes, gpu: Gpu, *_: object) -> int:
+    def measured(_self: MeasuredOverheads, gpu: Gpu, *_: object) -> GpuOverheads:
         if gpu.uuid in full:
             raise Unavailable(f"no context can be opened on {gpu.uuid}: out of memory")
-        return 300
+        return GpuOverheads(300)
 
-    monkeypatch.setattr(ContextSizes, "bytes_of", measured)
+    monkeypatch.setattr(MeasuredOverheads, "of", measured)
 
     async def run() -> None:
         gpus = NvmlGpus()
@@ -139,7 +140,7 @@ def test_a_gpu_that_cannot_be_measured_at_start_is_not_shared_until_it_can(
         task = asyncio.create_task(watch.measure(driver.measure))
         full.clear()
         await until(lambda: states(watch) == [GpuState.OK, GpuState.OK])
-        assert driver.contexts["GPU-1"] == 300
+        assert driver.overheads["GPU-1"].context_bytes == 300
         task.cancel()
 
     asyncio.run(run())
@@ -152,11 +153,11 @@ def test_a_gpu_in_mig_mode_does_not_stop_the_agent(
     nvml.answers["nvmlDeviceGetMigMode", 0] = lambda: (1, 1)
     asked: list[str] = []
 
-    def measured(_self: ContextSizes, gpu: Gpu, *_: object) -> int:
+    def measured(_self: MeasuredOverheads, gpu: Gpu, *_: object) -> GpuOverheads:
         asked.append(gpu.uuid)
-        return 300
+        return GpuOverheads(300)
 
-    monkeypatch.setattr(ContextSizes, "bytes_of", measured)
+    monkeypatch.setattr(MeasuredOverheads, "of", measured)
     driver = find_driver(NvmlGpus(), tmp_path, {})
     assert (asked, dict(driver.unmeasured)) == (["GPU-1"], {})
 
@@ -196,10 +197,10 @@ def test_a_gpu_that_is_plugged_in_is_shared_without_a_restart(
     monkeypatch.setattr(module, "_EVENT_S", 0.02)
     monkeypatch.setattr("milligpu.agent.driver.find_libraries", found_libraries)
 
-    def measured(*_: object) -> int:
-        return 300
+    def measured(*_: object) -> GpuOverheads:
+        return GpuOverheads(300)
 
-    monkeypatch.setattr(ContextSizes, "bytes_of", measured)
+    monkeypatch.setattr(MeasuredOverheads, "of", measured)
     buses = tmp_path / "gpus"
     for bus in ("0000:01:00.0", "0000:02:00.0"):
         (buses / bus).mkdir(parents=True)
@@ -214,7 +215,7 @@ def test_a_gpu_that_is_plugged_in_is_shared_without_a_restart(
         nvml.plugged = 3
         (buses / "0000:03:00.0").mkdir()
         await until(lambda: states(watch) == [GpuState.OK] * 3)
-        assert driver.contexts["GPU-2"] == 300
+        assert driver.overheads["GPU-2"].context_bytes == 300
         assert driver.nodes["GPU-2"] == "/dev/nvidia2"
         assert nvml.asked.count("nvmlShutdown") == 1
         for task in tasks:

@@ -87,6 +87,10 @@ def nvidia_fatbin(way: str, modules: Sequence[tuple[int, int]], cubins: Sequence
 def cubin(source: str, architecture: int) -> bytes:
     """Machine code that NVIDIA's compiler makes of CUDA C."""
     nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
+    # Under the sanitizers the compiler does not find this library by itself.
+    for folder in importlib.import_module("nvidia").__path__:
+        for builtins in Path(folder).glob("*/lib/libnvrtc-builtins.so.*"):
+            ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
     (_, program) = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 0, [], [])
     options = [f"--gpu-architecture=sm_{architecture}".encode()]
     (failed,) = nvrtc.nvrtcCompileProgram(program, len(options), options)

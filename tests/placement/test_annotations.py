@@ -7,6 +7,7 @@ import pytest
 from milligpu import dialects
 from milligpu.model import names
 from milligpu.model.grant import Grant, NoFit
+from milligpu.model.overheads import GpuOverheads
 from milligpu.model.request import PodRequest
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
@@ -65,6 +66,6 @@ def test_the_priority_reaches_the_page_that_the_arbiter_reads(priority: int) -> 
     answer = Placer(Snapshot.of([place])).decide(request)
     assert isinstance(answer, Grant)
     gpus = {gpu.uuid: gpu for gpu in place.gpus}
-    slots, contexts = dict.fromkeys(gpus, TimeSlot(0, 1)), dict.fromkeys(gpus, 0)
+    slots, contexts = dict.fromkeys(gpus, TimeSlot(0, 1)), dict.fromkeys(gpus, GpuOverheads(0))
     page = limits_page(answer, answer.containers["main"], gpus, slots, contexts)
     assert page.priority == priority

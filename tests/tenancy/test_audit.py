@@ -1,5 +1,7 @@
 """The audit compares the driver's counts with usage pages and limits."""
 
+from dataclasses import replace
+
 import pytest
 
 from milligpu.model.reasons import ViolationKind
@@ -18,6 +20,13 @@ def kinds(processes: list[GpuProcess], place: AuditedShare = PLACE) -> list[Viol
 
 def test_a_tenant_within_its_share_is_no_violation() -> None:
     assert kinds([GpuProcess("GPU-0", 10, Mib(300), 0.4), GpuProcess("GPU-0", 11, Mib(100), 0.1)]) == []
+
+
+def test_what_the_driver_takes_for_an_honest_process_is_measured_and_allowed() -> None:
+    """The same count is honest on one GPU and a wrong usage page on another."""
+    found = [GpuProcess("GPU-0", 10, Mib(430))]
+    assert kinds(found, replace(PLACE, slack_mib=40.0)) == []
+    assert kinds(found, replace(PLACE, slack_mib=16.0)) == [ViolationKind.WRONG_USAGE_PAGE]
 
 
 def test_a_process_of_no_tenant_is_unknown() -> None:

@@ -16,6 +16,7 @@ import pytest
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.overheads import GpuOverheads
 from milligpu.model.policy import SharePolicy
 from milligpu.model.request import Share
 from milligpu.model.units import Mib, Milli
@@ -64,7 +65,7 @@ def test_a_share_of_a_vgpu_is_on_the_page_as_a_part_of_the_vgpus_own_time(
     half = Gpu("GPU-1", "V100-8Q", Mib(8192), Milli(500), policy=policy)
     share = GpuShare("GPU-1", Share(Milli(milli), Mib(1024), Milli(limit)))
     grant = Grant("uid", "n1", {"main": (share,)})
-    (line,) = limits_page(grant, (share,), {"GPU-1": half}, {"GPU-1": FRAME}, {"GPU-1": 0}).gpus
+    (line,) = limits_page(grant, (share,), {"GPU-1": half}, {"GPU-1": FRAME}, {"GPU-1": GpuOverheads(0)}).gpus
     assert (line.milli, line.limit) == on_page
 
 

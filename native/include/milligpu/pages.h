@@ -38,7 +38,8 @@ struct mg_gpu_limits {
     uint32_t policy;
     uint32_t lease_flags;   /* written by the arbiter: lease/protocol.h */
     uint64_t context_bytes; /* what a context takes of this GPU before anything is allocated in it */
-    uint32_t reserved[6];
+    uint32_t granule_bytes; /* the driver gives memory in multiples of this; 0: not known, 4096 */
+    uint32_t reserved[5];
 };
 
 struct mg_limits_page {

@@ -17,6 +17,7 @@ from milligpu.agent.driver import DRIVER, NodeDriver, share_edits, whole_edits
 from milligpu.agent.time_slots import container_time_slots
 from milligpu.model.errors import BadFormat, MilligpuError, NewerDocument
 from milligpu.model.gpu import Gpu, GpuState
+from milligpu.model.overheads import SLACK_USUAL
 from milligpu.model.request import ContainerKind, container_of_uid
 from milligpu.native import library
 from milligpu.tenancy.folders import Folders, write_atomically
@@ -147,10 +148,15 @@ class AttachmentStore:
         """Make the page; None when a GPU of the container is no longer on this node."""
         gpus = self._gpus()
         own = attached.shares
-        if any(held.gpu not in gpus or held.gpu not in self._driver.contexts for held in own):
+        if any(held.gpu not in gpus or held.gpu not in self._driver.overheads for held in own):
             return None
         slots = {each.gpu: self._time_slots(gpus[each.gpu], held)[attached.name] for each in own}
-        return limits_page(attached.grant, own, gpus, slots, self._driver.contexts)
+        return limits_page(attached.grant, own, gpus, slots, self._driver.overheads)
+
+    def slack_bytes(self, gpu: str) -> int:
+        """Return what the driver may count for a process on this GPU beyond its usage page."""
+        known = self._driver.overheads.get(gpu)
+        return known.slack_bytes if known else SLACK_USUAL
 
     @staticmethod
     def _time_slots(gpu: Gpu, held: Mapping[str, Attachment]) -> dict[str, TimeSlot]:

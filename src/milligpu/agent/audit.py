@@ -100,7 +100,8 @@ class ContainerAudit:
         limits = self._tenants.limits(attached.name)
         limit = limits[at] if limits else share.limit
         account = page.accounts[at].used / BYTES_PER_MIB if page and at < len(page.accounts) else None
-        return AuditedShare(attached.name, gpu, share.mib, limit, account, _accounted(page, pids))
+        slack = self._attachments.slack_bytes(gpu) / BYTES_PER_MIB
+        return AuditedShare(attached.name, gpu, share.mib, limit, account, _accounted(page, pids), slack)
 
     def _report(self, violation: Violation, pods: Mapping[str, NodePod]) -> None:
         pod = pods.get(self._uid(violation) or "")

@@ -13,11 +13,12 @@ from milligpu.agent.nvidia_cdi import folders_of, programs_of, share_part, updat
 from milligpu.agent.nvidia_spec import NvidiaSpecs
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu import Gpu, SharingMode
+from milligpu.model.overheads import GpuOverheads
 from milligpu.native import library
 from milligpu.nvml.gpus import NvmlGpus
 from milligpu.nvml.library import Nvml
 from milligpu.softgpu.names import SOCKET_VARIABLE
-from milligpu.tenancy.context_size import ContextSizes
+from milligpu.tenancy.overheads import MeasuredOverheads
 from milligpu.tenancy.tenant import CUDA, NVML
 
 INSIDE = Path("/run/milligpu")
@@ -60,8 +61,8 @@ class NodeDriver:
     """The socket of each software GPU, which has no device node."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     version: str = ""
-    contexts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Bytes that a context takes of each GPU, by UUID."""
+    overheads: Mapping[str, GpuOverheads] = field(default_factory=dict[str, GpuOverheads])
+    """What the driver takes for a process on each GPU, by UUID."""
     unmeasured: MutableMapping[str, str] = field(default_factory=dict[str, str])
     """Why that is unknown for some GPUs, by UUID: these get no shares. `measure` tries again."""
     measure: Callable[[Iterable[Gpu]], None] = lambda _gpus: None
@@ -89,33 +90,34 @@ class NodeDriver:
 
 
 def find_driver(nvml: NvmlGpus, state: Path, env: Mapping[str, str], host: HostPaths | None = None) -> NodeDriver:
-    """Find the driver, and measure its contexts."""
+    """Find the driver, and measure what it takes for a process."""
     found = locate_driver(nvml, env, host)
     state.mkdir(parents=True, exist_ok=True)
-    known, contexts, unmeasured = ContextSizes(state / "contexts.json"), dict[str, int](), dict[str, str]()
+    known = MeasuredOverheads(state / "overheads.json")
+    overheads, unmeasured = dict[str, GpuOverheads](), dict[str, str]()
+    version = str(nvml.nvml.try_ask("nvmlSystemGetDriverVersion") or "")
     nodes, sockets = dict(found.nodes), dict(found.sockets)
     cuda, nvml_library = (found.host.here(found.libraries[name]) for name in (CUDA, NVML))
 
     def measure(gpus: Iterable[Gpu]) -> None:
         """Measure what is not known yet. A GPU that is unhealthy or full now can be measured later."""
         for gpu in gpus:
-            if gpu.uuid in contexts or gpu.mode is SharingMode.MIG:
+            if gpu.uuid in overheads or gpu.mode is SharingMode.MIG:
                 continue
             _add_gpu(nvml, gpu.uuid, nodes, sockets)
             try:
-                contexts[gpu.uuid] = known.bytes_of(gpu, cuda, env, nvml_library)
+                overheads[gpu.uuid] = known.of(gpu, cuda, env, nvml_library, version)
                 unmeasured.pop(gpu.uuid, None)
             except Unavailable as error:
                 unmeasured[gpu.uuid] = error.message
 
     measure(nvml.gpus())
-    version = str(nvml.nvml.try_ask("nvmlSystemGetDriverVersion") or "")
     return replace(
         found,
         version=version,
         nodes=nodes,
         sockets=sockets,
-        contexts=contexts,
+        overheads=overheads,
         unmeasured=unmeasured,
         measure=measure,
     )

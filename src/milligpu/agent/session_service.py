@@ -12,6 +12,7 @@ from milligpu.agent.driver import NodeDriver
 from milligpu.agent.pod_processes import pod_uid_of_process
 from milligpu.model.footprint import NO_DEMAND, GpuDemand, larger_demand
 from milligpu.model.gpu import Gpu
+from milligpu.model.overheads import GpuOverheads
 from milligpu.model.units import Mib, Milli
 from milligpu.nvml.gpus import NvmlGpus
 from milligpu.nvml.readings import GpuProcess, GpuReading
@@ -54,8 +55,8 @@ class NodeGpuSource:
     def known(self) -> MachineGpus:
         return self.find()
 
-    def context_bytes(self, gpu: Gpu) -> int:
-        return self._driver.contexts[gpu.uuid]
+    def overheads(self, gpu: str) -> GpuOverheads:
+        return self._driver.overheads[gpu]
 
     def processes(self) -> list[GpuProcess]:
         """List the processes without those of pods, which the agent audits."""

@@ -15,6 +15,7 @@ from typing import Protocol
 from milligpu.model.errors import Unavailable
 from milligpu.model.footprint import GpuDemand
 from milligpu.model.gpu import Gpu
+from milligpu.model.overheads import GpuOverheads
 from milligpu.model.policy import DEFAULT_POLICY, SharePolicy
 from milligpu.native import library
 from milligpu.nvml.gpus import NvmlGpus
@@ -32,8 +33,8 @@ from milligpu.softgpu.start import (
     start_daemon,
     stop_daemon,
 )
-from milligpu.tenancy.context_size import ContextSizes
 from milligpu.tenancy.gpu_locks import MACHINE, GpuLocks
+from milligpu.tenancy.overheads import MeasuredOverheads
 from milligpu.tenancy.processes import memory_maps
 from milligpu.tenancy.tenant import CUDA, NVML, DriverLibraries
 
@@ -61,8 +62,8 @@ class GpuSource(Protocol):
         """Return the GPUs that are there with their present health; starts none, locks none. None without any."""
         ...
 
-    def context_bytes(self, gpu: Gpu) -> int:
-        """Return the memory that an empty CUDA context takes on this GPU."""
+    def overheads(self, gpu: str) -> GpuOverheads:
+        """Return what the driver takes for a process on this GPU."""
         ...
 
     def processes(self) -> list[GpuProcess]:
@@ -92,7 +93,7 @@ class LocalGpuSource:
         self._paths = paths
         self._env = env
         self._softgpu = SoftgpuPaths.from_env(env)
-        self._contexts = ContextSizes(paths.contexts)
+        self._overheads = MeasuredOverheads(paths.overheads)
         self._nvml: NvmlGpus | None = None
         self._xids: XidEvents | None = None
         self._health = HealthRecords(time.monotonic)
@@ -129,12 +130,14 @@ class LocalGpuSource:
         self._health.note(reported, self._nvml.vitals())
         return replace(machine, gpus=tuple(map(self._health.apply, machine.gpus)))
 
-    def context_bytes(self, gpu: Gpu) -> int:
+    def overheads(self, gpu: str) -> GpuOverheads:
         if self._machine is None:
             raise Unavailable("the GPUs were not discovered yet")
         folder = self._machine.softgpu
         env = {**self._env, **(client_environment(folder, self._env) if folder else {})}
-        return self._contexts.bytes_of(gpu, self._machine.drivers.cuda, env)
+        version = str(self._nvml.nvml.try_ask("nvmlSystemGetDriverVersion") or "") if self._nvml else ""
+        found = next(each for each in self._machine.gpus if each.uuid == gpu)
+        return self._overheads.of(found, self._machine.drivers.cuda, env, version=version)
 
     def processes(self) -> list[GpuProcess]:
         return self._nvml.processes() if self._nvml else []

@@ -334,8 +334,8 @@ class SessionManager:
 
     def _page(self, session: Session, slots: Mapping[str, Mapping[str, TimeSlot]]) -> LimitsPage:
         gpus: dict[str, Gpu] = self.placer.gpus_with_policy({**self.grants, session.id: session.grant})
-        contexts = {share.gpu: self.source.context_bytes(gpus[share.gpu]) for share in session.shares}
-        return limits_page(session.grant, session.shares, gpus, slots[session.id], contexts)
+        overheads = {share.gpu: self.source.overheads(share.gpu) for share in session.shares}
+        return limits_page(session.grant, session.shares, gpus, slots[session.id], overheads)
 
     def _explain(self, nofit: NoFit) -> str:
         """Explain a refusal on one machine, where users know the GPUs by index and there is only one node."""

@@ -48,7 +48,10 @@ class SessionMonitor:
             for session in manager.sessions.values()
             if session.id in manager.tenants and session.id not in manager.closing
             for share in _audited(
-                session, manager.tenants.usage_page(session.id), manager.tenants.limits(session.id)
+                session,
+                manager.tenants.usage_page(session.id),
+                manager.tenants.limits(session.id),
+                lambda gpu: manager.source.overheads(gpu).slack_bytes,
             )
         ]
         for violation in self.auditor.confirm(audit(processes, shares, owners)):
@@ -91,7 +94,9 @@ class SessionMonitor:
                 each.kill(signal.SIGKILL)
 
 
-def _audited(session: Session, usage: UsagePage | None, limits: Sequence[Milli]) -> list[AuditedShare]:
+def _audited(
+    session: Session, usage: UsagePage | None, limits: Sequence[Milli], slack_bytes: Callable[[str], int]
+) -> list[AuditedShare]:
     pids = frozenset[int]() if usage is None else frozenset(slot.pid for slot in usage.processes)
     own = frozenset(pid for pid in pids if (found := process(pid)) and found.uid == session.process.uid)
     accounts = () if usage is None else usage.accounts
@@ -103,6 +108,7 @@ def _audited(session: Session, usage: UsagePage | None, limits: Sequence[Milli])
             limits[number],
             accounts[number].used / BYTES_PER_MIB if number < len(accounts) else None,
             own,
+            slack_bytes(held.gpu) / BYTES_PER_MIB,
         )
         for number, held in enumerate(session.shares)
     ]

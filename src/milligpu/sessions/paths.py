@@ -57,9 +57,9 @@ class ServicePaths:
         return self.folder / "sessions"
 
     @property
-    def contexts(self) -> Path:
-        """The measured sizes of empty CUDA contexts."""
-        return self.folder / "contexts.json"
+    def overheads(self) -> Path:
+        """What the driver takes for a process, as measured."""
+        return self.folder / "overheads.json"
 
     @property
     def own_softgpu(self) -> Path:

@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from milligpu.model.overheads import SLACK_USUAL
 from milligpu.model.reasons import ViolationKind
-from milligpu.model.units import WHOLE
+from milligpu.model.units import BYTES_PER_MIB, WHOLE
 from milligpu.nvml.readings import GpuProcess
 from milligpu.wire.status import Violation
 
-# What a driver may count for a process beyond the usage page: code, printf buffers, alignment.
-_SLACK_MIB = 64
 # NVML's utilization is rounded, sampled, and of another moment than the limit's window.
 _SLACK = 0.15
 
@@ -32,6 +31,8 @@ class AuditedShare:
     """By the usage page; None when that is corrupt."""
     pids: frozenset[int]
     """The processes on the usage page."""
+    slack_mib: float = SLACK_USUAL / BYTES_PER_MIB
+    """What the driver may count for each process beyond the usage page: streams, code, alignment."""
 
 
 def audit(
@@ -63,7 +64,7 @@ def audit(
 def _compare_sums(share: AuditedShare, processes: Sequence[GpuProcess]) -> Iterable[Violation]:
     used = sum(each.memory or 0 for each in processes)
     busy = sum(each.utilization or 0.0 for each in processes)
-    slack = _SLACK_MIB * len(processes)
+    slack = share.slack_mib * len(processes)
 
     def violation(kind: ViolationKind, message: str) -> Violation:
         return Violation(kind, share.gpu, share.tenant, None, message)

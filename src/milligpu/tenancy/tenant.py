@@ -20,6 +20,7 @@ from pathlib import Path
 from milligpu.model.errors import BadFormat, MilligpuError
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.overheads import GpuOverheads
 from milligpu.native import library
 from milligpu.tenancy.time_slots import TimeSlot
 from milligpu.wire.limits import LIMITS_SIZE, LimitsPage, decode_limits, encode_limits, gpu_limits
@@ -42,7 +43,7 @@ def limits_page(
     shares: Sequence[GpuShare],
     gpus: Mapping[str, Gpu],
     slots: Mapping[str, TimeSlot],
-    contexts: Mapping[str, int],
+    overheads: Mapping[str, GpuOverheads],
 ) -> LimitsPage:
     """Make a tenant's page from its shares. The share policy is that of each GPU, for all tenants alike."""
     return LimitsPage(
@@ -52,7 +53,7 @@ def limits_page(
                 gpus[share.gpu],
                 slot_start_us=slots[share.gpu].start_us,
                 slot_length_us=slots[share.gpu].length_us,
-                context_bytes=contexts[share.gpu],
+                overheads=overheads[share.gpu],
             )
             for share in shares
         ),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import UUID_MAX, Gpu, parse_uuid
 from milligpu.model.grant import GpuShare
+from milligpu.model.overheads import GRANULE_LEAST, GRANULE_MOST, GpuOverheads
 from milligpu.model.policy import PRIORITY_MAX, SharePolicy
 from milligpu.model.units import BYTES_PER_MIB, WHOLE, Milli
 from milligpu.wire.documents import DocumentFormat
@@ -24,8 +25,9 @@ FRAME_US = 100_000
 # magic, version, sequence, gpu count, heartbeat ns, grant generation, priority, padding to 64.
 _HEADER = struct.Struct("<IIIIQQI28x")
 # uuid, milli, limit, memory limit; then, on their own cache line, what the arbiter changes: lease until ns,
-# lease generation, slot start us, slot length us, policy, the arbiter's flags, context bytes, padding to 128.
-_ENTRY = struct.Struct(f"<{UUID_MAX + 1}sIIQQQIII4xQ24x")
+# lease generation, slot start us, slot length us, policy, the arbiter's flags, context bytes, granule bytes,
+# padding to 128.
+_ENTRY = struct.Struct(f"<{UUID_MAX + 1}sIIQQQIII4xQI20x")
 
 assert _HEADER.size == 64
 assert _ENTRY.size == 128
@@ -53,6 +55,8 @@ class GpuLimits:
     lease_generation: int = 0
     context_bytes: int = 0
     """Memory of one context: a process cannot measure it on a GPU that others use, but the agent can."""
+    granule_bytes: int = 0
+    """The driver gives memory in multiples of this; 0: not known, counted in pages of 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class LimitsPage:
 
 
 def gpu_limits(
-    held: GpuShare, gpu: Gpu, *, slot_start_us: int, slot_length_us: int, context_bytes: int
+    held: GpuShare, gpu: Gpu, *, slot_start_us: int, slot_length_us: int, overheads: GpuOverheads
 ) -> GpuLimits:
     """A share of a GPU as a line of the page."""
     return GpuLimits(
@@ -78,7 +82,8 @@ def gpu_limits(
         gpu.policy,
         slot_start_us,
         slot_length_us,
-        context_bytes=context_bytes,
+        context_bytes=overheads.context_bytes,
+        granule_bytes=overheads.granule_bytes,
     )
 
 
@@ -103,6 +108,7 @@ def encode_limits(page: LimitsPage) -> bytes:
             gpu.slot_length_us,
             _POLICY_CODES[gpu.policy],
             gpu.context_bytes,
+            gpu.granule_bytes,
         )
     return bytes(out)
 
@@ -127,12 +133,14 @@ def decode_limits(data: bytes) -> LimitsPage:
 
 
 def _gpu(data: bytes, offset: int) -> GpuLimits:
-    uuid, milli, limit, cap, until, generation, start, length, policy, context = _ENTRY.unpack_from(data, offset)
+    uuid, milli, limit, cap, until, generation, start, length, policy, context, granule = _ENTRY.unpack_from(
+        data, offset
+    )
     if policy not in _POLICIES:
         raise BadRequest("policy", policy, "1, 2 or 3")
     text = uuid.rstrip(b"\0").decode("ascii", "replace")
     return GpuLimits(
-        text, Milli(milli), Milli(limit), cap, _POLICIES[policy], start, length, until, generation, context
+        text, Milli(milli), Milli(limit), cap, _POLICIES[policy], start, length, until, generation, context, granule
     )
 
 
@@ -147,5 +155,10 @@ def _check_limits(page: LimitsPage) -> None:
             raise BadRequest("milli", gpu.milli, f"0 <= milli <= limit <= {WHOLE} (limit={gpu.limit})")
         if gpu.memory_cap < 1:
             raise BadRequest("memory_cap", gpu.memory_cap, "1 byte or more")
+        if gpu.granule_bytes and (
+            gpu.granule_bytes & (gpu.granule_bytes - 1) or not GRANULE_LEAST <= gpu.granule_bytes <= GRANULE_MOST
+        ):
+            want = f"0 or a power of two from {GRANULE_LEAST} to {GRANULE_MOST}"
+            raise BadRequest("granule_bytes", gpu.granule_bytes, want)
         if gpu.slot_start_us + gpu.slot_length_us > FRAME_US:
             raise BadRequest("slot_length_us", gpu.slot_length_us, f"an end within the frame of {FRAME_US} us")

@@ -29,6 +29,7 @@ class StrictMachine:
         self._driver = driver
         self.uuids = [f"GPU-{UUID(int=1 + at, version=4)}" for at in range(gpus)]
         self._memory = memory
+        self._granule = granule
         self.arbiter = Arbiter()
         self._programs: list[subprocess.Popen[str]] = []
 
@@ -53,6 +54,7 @@ class StrictMachine:
                 SharePolicy.BEST_EFFORT,
                 slot_length_us=FRAME_US,
                 context_bytes=CONTEXT,
+                granule_bytes=self._granule,
             )
             for uuid in self.uuids
         )

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from tests.enforce.strict.conftest import StrictMachines
+from tests.enforce.strict.machine import MIB
 
 OUT_OF_MEMORY = 2
 
@@ -23,3 +26,13 @@ def test_imported_memory_is_charged_to_the_gpu_that_it_is_on(machine: StrictMach
 def test_a_program_can_close_the_library_and_continue(machine: StrictMachines) -> None:
     here = machine()
     assert here.run(here.tenant(), "closes") == "done\n"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_memory_is_charged_in_the_granules_that_the_driver_gives(machine: StrictMachines, seed: int) -> None:
+    here = machine(memory=8192 * MIB, granule=2 * MIB)
+    less, more, left = json.loads(here.run(here.tenant(), "granules", seed))
+    assert less == 0, "never less than the driver takes"
+    # A small allocation begins at a multiple of 512 bytes, which this driver does not count.
+    assert more <= 2 * MIB
+    assert left == 0
