@@ -34,7 +34,7 @@ def client_image() -> tuple[Image, Path]:
         f"{PACKAGES}/milligpu/_native/remote/{name}": library(f"remote/{name}").read_bytes()
         for name in ("libcuda.so.1", "libnvidia-ml.so.1")
     }
-    program = Path(__file__).with_name("clients").joinpath("tf_cnn_benchmarks.py").read_bytes()
+    program = (ROOT / "tests/remote/clients/tf_cnn_benchmarks.py").read_bytes()
     files = {
         **code,
         **libraries,
