@@ -35,6 +35,7 @@ GROUPS = {
     "hurt_cluster": "hurt",
     "guarded_plane": "admission",
     "control_plane": "control",
+    "install_cluster": "install",
 }
 """The group of the tests that use a fixture. Groups start in this order, the longest first."""
 
@@ -108,6 +109,15 @@ def hurt_cluster(built_programs: None, request: pytest.FixtureRequest) -> Iterat
     """The cluster of group `hurt`: one real node; tests may kill anything that they start again."""
     del built_programs
     with _shared(request, "hurt_cluster", real_nodes=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def install_cluster(built_programs: None, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster of group `install`: one real node and Services, and no milligpu until a test installs it."""
+    del built_programs
+    with _shared(request, "install_cluster", real_nodes=1) as cluster:
+        cluster.start_services()
         yield cluster
 
 

@@ -62,6 +62,8 @@ def test_what_cannot_be_a_class_is_refused_with_its_field(text: str, field: str)
 
 
 def test_the_option_reads_what_the_chart_writes() -> None:
-    text = '[{"fallback":"silver","name":"gold","requirements":"memory>=16Gi"},{"name":"silver","requirements":"ecc"}]'
+    text = (
+        '[{"fallback":"silver","name":"gold","requirements":"memory>=16Gi"},{"name":"silver","requirements":"ecc"}]'
+    )
     assert parse_declared(text) == (GOLD, SILVER)
     assert parse_declared("[]") == ()

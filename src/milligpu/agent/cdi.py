@@ -85,11 +85,11 @@ def writable(host: object, inside: object) -> Mount:
     return Mount(str(host), str(inside), _WRITABLE)
 
 
-def cdi_document(name: str, edits: ContainerEdits) -> str:
+def cdi_document(name: str, edits: ContainerEdits, kind: str = CDI_KIND) -> str:
     """Return the CDI file of device `name`."""
     content = {
         "cdiVersion": edits.version,
-        "kind": CDI_KIND,
+        "kind": kind,
         "devices": [{"name": name, "containerEdits": _edits(edits)}],
     }
     return json.dumps(content, indent=1) + "\n"

@@ -164,9 +164,9 @@ def locate_driver(nvml: NvmlGpus, env: Mapping[str, str], host: HostPaths | None
     Software GPUs can stand behind an NVIDIA driver root: then containers are attached as on a node with real ones.
     """
     hook = _attach_hook()
-    soft = _softgpu(nvml, Path(env[SOCKET_VARIABLE])) if SOCKET_VARIABLE in env else None
+    soft = softgpu_driver(nvml.handles(), Path(env[SOCKET_VARIABLE])) if SOCKET_VARIABLE in env else None
     if soft is not None and host is None:
-        return replace(soft, hook=hook)
+        return soft
     found = _nvidia(nvml, host or HostPaths())
     if soft is not None:
         found = replace(found, sockets=soft.sockets, environment=soft.environment)
@@ -181,10 +181,12 @@ def _attach_hook() -> Path:
     return hook
 
 
-def _softgpu(nvml: NvmlGpus, folder: Path) -> NodeDriver:
+def softgpu_driver(uuids: Iterable[str], folder: Path) -> NodeDriver:
+    """Return the driver of software GPUs, whose UUIDs are in the order of their numbers."""
     libraries = {name: library(f"softgpu/{name}") for name in (CUDA, NVML)}
-    sockets = {uuid: folder / f"gpu{index}.sock" for index, uuid in enumerate(nvml.handles())}
-    return NodeDriver(libraries, sockets=sockets, environment={SOCKET_VARIABLE: str(SOFTGPU)})
+    sockets = {uuid: folder / f"gpu{index}.sock" for index, uuid in enumerate(uuids)}
+    environment = {SOCKET_VARIABLE: str(SOFTGPU)}
+    return NodeDriver(libraries, sockets=sockets, environment=environment, hook=_attach_hook())
 
 
 def _nvidia(nvml: NvmlGpus, host: HostPaths) -> NodeDriver:

@@ -55,7 +55,21 @@ from milligpu.sessions.request import SessionRequest, session_share
 @click.option("--no-wait", is_flag=True, help="Exit with code 75 at once if no GPU has enough free capacity.")
 @click.option("--remote", is_flag=True, help="On a GPU server instead of this machine; needs a token file.")
 @remote_options
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND…")
+@click.option(
+    "--cdi",
+    is_flag=True,
+    help="Run nothing: print a CDI device with the share, for podman run --device. One container can use it, and"
+    " holds the share until it ends.",
+)
+@click.option(
+    "--cdi-dir",
+    type=click.Path(path_type=Path),
+    default=Path("/var/run/cdi"),
+    show_default=True,
+    metavar="DIRECTORY",
+    help="With --cdi: where the container engine looks for CDI files.",
+)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 def command(
     *,
     count: int,
@@ -71,6 +85,8 @@ def command(
     servers: str | None,
     token_file: Path | None,
     plain: bool,
+    cdi: bool,
+    cdi_dir: Path,
     argv: tuple[str, ...],
 ) -> int:
     """Run a command with a share of one of this machine's GPUs, and wait for the share if none is free.
@@ -86,6 +102,10 @@ def command(
     if former_count is not None:
         warn_renamed("run -n", "run --gpus")
         count = former_count
+    if cdi and (argv or remote):
+        raise click.UsageError("--cdi takes no command and no --remote: it prints a device for a container")
+    if not (cdi or argv):
+        raise click.UsageError("Missing argument '[--] COMMAND…'.")
     if milli is None and mib is None:
         milli = WHOLE
     wanted = SessionRequest(
@@ -104,7 +124,12 @@ def command(
         return run_remote(access, opening, describe_share(wanted.share), timeout, plain=plain)
     if servers is not None or token_file is not None or plain:
         raise BadRequest("--remote", None, "needed with --servers, --token and --plain")
-    request = RequestShare(list(argv), count, milli, mib, limit, wanted.policy, priority, not no_wait)
+    named = list(argv) if argv else ["container"]
+    request = RequestShare(named, count, milli, mib, limit, wanted.policy, priority, not no_wait)
+    if cdi:
+        from milligpu.cli.run_cdi import run_cdi
+
+        return run_cdi(cdi_dir, lambda: _wait(request, describe_share(wanted.share), timeout))
     granted = _wait(request, describe_share(wanted.share), timeout)
     if granted.softgpu is not None:
         click.echo("milligpu: this machine has no GPU; using a software GPU", err=True)

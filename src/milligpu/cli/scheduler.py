@@ -108,8 +108,8 @@ def command() -> None:
 @click.option(
     "--classes",
     metavar="JSON",
-    help='Classes to keep in the cluster, such as [{"name": "gold", "requirements": "memory>=16Gi"}]. Others that were'
-    " declared here before are deleted; classes that you created are not touched.",
+    help='Classes to keep in the cluster, such as [{"name": "gold", "requirements": "memory>=16Gi"}]. Others that'
+    " were declared here before are deleted; classes that you created are not touched.",
 )
 @dialect_options()
 def serve(  # noqa: PLR0917 - as click calls it

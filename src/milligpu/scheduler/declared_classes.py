@@ -1,7 +1,7 @@
-"""Classes that an installation declares (`scheduler serve --classes`): the leader creates, changes and deletes them.
+"""Classes that an installation declares (`scheduler serve --classes`): the leader creates, changes, deletes them.
 
-Helm cannot create them, because it would need their definition and the running webhook before it installs either. The
-leader marks what it creates with a label, so that classes which somebody else created are left alone.
+Helm cannot create them, because it would need their definition and the running webhook before it installs either.
+The leader marks what it creates with a label, so that classes which somebody else created are left alone.
 """
 
 import asyncio
@@ -91,9 +91,7 @@ def _object(name: str, spec: dict[str, object]) -> dict[str, object]:
 class DeclaredClasses:
     """Keeps the declared classes in the cluster; a second leader would find everything done."""
 
-    def __init__(
-        self, api: ApiClient, classes: Followed[KubeGpuClass], declared: Sequence[DeclaredClass]
-    ) -> None:
+    def __init__(self, api: ApiClient, classes: Followed[KubeGpuClass], declared: Sequence[DeclaredClass]) -> None:
         self._api = api
         self._watch = classes
         self._declared = declared

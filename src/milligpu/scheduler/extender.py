@@ -18,6 +18,7 @@ from milligpu.model.errors import BadFormat, BadRequest, NoCapacity
 from milligpu.model.request import PodRef
 from milligpu.placement.row_cache import RowCache
 from milligpu.placement.snapshot import BoolArray
+from milligpu.scheduler.template_nodes import filter_templates
 from milligpu.wire import kubernetes
 
 # 5,000 names of 253 characters and a pod of etcd's largest size.
@@ -28,9 +29,18 @@ _OFFERS_MAX = 16
 NO_ROOM = "no GPU has enough free capacity; for details run: kubectl milligpu explain POD"
 
 
+class _NodeList(msgspec.Struct):
+    items: msgspec.Raw = msgspec.Raw(b"[]")
+
+
 class _FilterArgs(msgspec.Struct):
     Pod: kubernetes.KubePod
     NodeNames: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _SimulateArgs(msgspec.Struct):
+    Pod: kubernetes.KubePod
+    Nodes: _NodeList
 
 
 class _Victims(msgspec.Struct):
@@ -58,6 +68,7 @@ class BindRequest:
 
 
 _filter_decoder = msgspec.json.Decoder(_FilterArgs)
+_simulate_decoder = msgspec.json.Decoder(_SimulateArgs)
 _preempt_decoder = msgspec.json.Decoder(_PreemptArgs)
 _bind_decoder = msgspec.json.Decoder(_BindArgs)
 _names_decoder = msgspec.json.Decoder(list[str])
@@ -95,6 +106,18 @@ class Extender:
             return error_answer(error.message)
         except BadRequest as error:
             return no_node_answer(names, error.message)
+
+    def simulate(self, body: bytes) -> bytes:
+        """Answer an autoscaler which Node objects could take the pod; nothing is reserved. Raises `BadFormat`."""
+        try:
+            args = _simulate_decoder.decode(body)
+            spec = self._pods.read(args.Pod).spec
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadFormat("simulate", str(error)) from None
+        items = bytes(args.Nodes.items)
+        if not spec.wants_gpu:
+            return b'{"Nodes":{"items":' + items + b"}}"
+        return filter_templates(self._state, spec.request, items, NO_ROOM)
 
     def preempt(self, body: bytes) -> bytes:
         """Answer on which node which pods may be evicted for a pod: those that make room on a GPU, or none.

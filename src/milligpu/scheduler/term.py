@@ -134,6 +134,11 @@ class LeaderTerm:
             return error_answer(error.message)
         return b"{}"
 
+    def simulate(self, body: bytes) -> bytes:
+        """Answer an autoscaler, which asks about nodes that do not exist yet."""
+        with self._metrics.timed("simulate"):
+            return self.extender.simulate(body)
+
     def preempt(self, body: bytes) -> bytes:
         """Answer which pods kube-scheduler may evict."""
         with self._metrics.timed("preempt"):

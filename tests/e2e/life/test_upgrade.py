@@ -80,3 +80,21 @@ def test_a_successor_that_dies_before_its_turn_changes_nothing(gpu_node: GpuNode
     stranger.kill()
     start(gpu_node, namespace, "a", 300, 1024)
     assert gpu_node.agent.is_running
+
+
+def registrations(gpu_node: GpuNode) -> int:
+    """How often plugins have registered `nvidia.com/vgpu` with this kubelet, as it counts itself."""
+    text = gpu_node.cluster.kubectl("get", "--raw", f"/api/v1/nodes/{gpu_node.node.name}/proxy/metrics")
+    name = f'kubelet_device_plugin_registration_total{{resource_name="{names.VGPU}"}} '
+    return sum(int(float(line.removeprefix(name))) for line in text.splitlines() if line.startswith(name))
+
+
+def test_the_kubelet_notices_the_death_of_an_agent_that_took_over(gpu_node: GpuNode) -> None:
+    before = registrations(gpu_node)
+    gpu_node.upgrade()
+    # The new agent registers, keeps the kubelet from dropping it with its predecessor, and registers once more.
+    until("the last registration", lambda: registrations(gpu_node) >= before + 3, 60)
+    gpu_node.agent.kill()
+    until("the kubelet to notice", lambda: gpu_node.allocatable(names.VGPU) == 0, 60)
+    gpu_node.agent = gpu_node.new_agent()
+    gpu_node.start()
