@@ -35,7 +35,12 @@ class SchedulerService:
 
     def routes(self) -> HttpRoutes:
         return HttpRoutes(
-            post={"/filter": self._filter, "/preempt": self._preempt, "/bind": self._bind},
+            post={
+                "/filter": self._filter,
+                "/prioritize": self._prioritize,
+                "/preempt": self._preempt,
+                "/bind": self._bind,
+            },
             get={
                 "/livez": self._livez,
                 "/readyz": self._readyz,
@@ -52,6 +57,10 @@ class SchedulerService:
     async def _filter(self, body: bytes) -> tuple[int, bytes]:
         term = self._ready_term()
         return (200, await term.filter(body)) if term is not None else (STANDBY, error_body(_NOT_READY))
+
+    async def _prioritize(self, body: bytes) -> tuple[int, bytes]:
+        term = self._ready_term()
+        return (200, term.prioritize(body)) if term is not None else (STANDBY, error_body(_NOT_READY))
 
     async def _preempt(self, body: bytes) -> tuple[int, bytes]:
         term = self._ready_term()
