@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -42,6 +43,10 @@ class _Queued:
     """When the pod may be tried; infinite for one that was given up on."""
     given_up_at: float = 0.0
     attempts: int = 0
+    by_extender: bool = False
+    """Whether the extender refused some node when the pod was given up on."""
+    by_totals: bool = False
+    """Whether the totals of some node did not suffice then."""
 
 
 class KubeSchedulerModel:
@@ -110,9 +115,18 @@ class KubeSchedulerModel:
             self._queue.pop(uid, None)
         elif uid not in self._queue and uid not in self._assumed:
             self._queue[uid] = _Queued(uid, self._loop.time())
-        elif old is not None and uid in self._queue and _nominated(old) != _nominated(pod) and _nominated(pod):
-            queued = self._queue[uid]
+        elif old is not None and _nominated(old) != _nominated(pod):
+            self._on_nomination(old, pod)
+
+    def _on_nomination(self, old: Document, pod: Document) -> None:
+        """Retry a pod that the extender refused, because it changed; others when a nomination was removed."""
+        queued = self._queue.get(pod["metadata"]["uid"])
+        if queued is not None and queued.by_extender:
             queued.ready_at = min(queued.ready_at, max(self._loop.time(), self._backoff_end(queued)))
+        if _nominated(old):
+            most = _priority(old)
+            totals = {uid for uid, each in self._queue.items() if each.by_totals or each.by_extender}
+            self._wake(lambda each: each["metadata"]["uid"] in totals and _priority(each) <= most)
 
     def claim_made(self) -> None:
         """A claim was created: the pods that wait for one are tried again."""
@@ -198,15 +212,28 @@ class KubeSchedulerModel:
                 continue
             answer = await self._filter(pod, offer)
             if answer:
-                return answer[0]
+                return await self._best(pod, answer)
         reasons = [f"{len(short)} Insufficient {names.VGPU}"] if short else []
         reasons += [f"{len(feasible)} no GPU has enough free capacity"] if feasible else []
         if short and not self._pods.get(queued.uid, pod)["spec"].get("nodeName"):
             await self._preempt(pod, short)
         if queued.uid in self._queue:
+            queued.by_extender, queued.by_totals = bool(feasible), bool(short)
             reasons = reasons or ["node(s) didn't match pod affinity rules"]
             self._give_up(queued, f"0/{len(self._nodes)} nodes are available: {', '.join(reasons)}.")
         return None
+
+    async def _best(self, pod: Document, nodes: list[str]) -> str:
+        """Choose by the pod's preferences, which differ by pod and node here, and by the extender's points then."""
+        if len(nodes) == 1:
+            return nodes[0]
+        body = msgspec.json.encode({"Pod": pod, "NodeNames": nodes})
+        points: dict[str, int] = {}
+        with suppress(Unavailable):  # it goes on without an extender's points
+            answer: list[dict[str, Any]] = msgspec.json.decode(await self._ask("prioritize", body))
+            points = {each["Host"]: each["Score"] for each in answer}
+        uid = pod["metadata"]["uid"]
+        return max(nodes, key=lambda node: (crc32(f"{uid} {node}".encode()) % 2, points.get(node, 0), node))
 
     def _own_filter(self, pod: Document) -> tuple[list[str], list[str]]:
         """Return the nodes whose totals suffice, and those that are short of slots."""

@@ -123,6 +123,7 @@ def _create(world: World, number: int, words: list[str]) -> None:
         claim=f"claim-{number % 3}" if what == "claim" else "",
         only=f"n{number % (len(world.nodes) + 1)}" if what == "only" else "",
         refused=what == "refused",
+        choosy=number % 4 == 0,
     )
     world.create(ask)
 

@@ -35,6 +35,8 @@ _ASK_S = 5.0
 # A kubelet ends a pod that is deleted.
 _GRACE_S = 0.5
 _RESTART_S = 1.0
+_TERM = {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}}
+_PREFERS = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_TERM]}}}
 
 
 class ServiceProcess:
@@ -141,6 +143,8 @@ class PodAsk:
     claim: str = ""
     only: str = ""
     refused: bool = False
+    choosy: bool = False
+    """Whether it prefers some nodes, so that kube-scheduler compares them."""
 
     @property
     def limits(self) -> dict[str, str]:
@@ -232,6 +236,7 @@ class World:
             "metadata": {"name": name, "namespace": "default", "annotations": notes},
             "spec": {
                 "priority": ask.priority,
+                **(_PREFERS if ask.choosy else {}),
                 "containers": [{"name": "main", "resources": {"limits": ask.limits}}],
             },
             "status": {"phase": "Pending"},

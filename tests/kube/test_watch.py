@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+from milligpu.kube.api import ApiClient, ApiNotSent, ApiRefused
 from milligpu.kube.watch import Changed, Relisted, SharedWatch, Watch
 from milligpu.wire.kubernetes import KubeNode, ObjectMeta
 
@@ -63,3 +64,52 @@ def test_a_reader_that_comes_late_sees_what_is_there_now() -> None:
         ("changed", ["MODIFIED b"]),
     ]
     assert late == [("all", ["b", "c"]), ("changed", ["MODIFIED b"])]
+
+
+class Listing:
+    """An API server that answers lists as the test says, and whose watches end with 410."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.paths: list[str] = []
+
+    async def get(self, path: str, timeout_s: float = 0.0) -> bytes:
+        del timeout_s
+        self.paths.append(path)
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        return b'{"metadata":{"resourceVersion":"7"},"items":[]}'
+
+    async def lines(self, path: str, silence_s: float) -> AsyncIterator[list[bytes]]:
+        del path, silence_s
+        yield [b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}']
+        yield [b'{"type":"ERROR","object":{"code":410,"message":"too old"}}']
+
+
+def lists(api: Listing, count: int, *, cached: bool) -> list[str]:
+    """The versions that the first lists of a watch ask for; empty for the newest, from etcd."""
+
+    async def run() -> None:
+        watch = Watch(cast(ApiClient, api), "/api/v1/nodes", KubeNode, retry_s=0.001, cached=cached)
+        async for _ in watch.follow():
+            if len(api.paths) == count:
+                return
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    return [path.partition("resourceVersion=")[2].partition("&")[0] for path in api.paths]
+
+
+def test_agents_list_from_the_cache_and_from_etcd_when_their_version_is_too_old() -> None:
+    assert lists(Listing(), 2, cached=True) == ["0", ""]
+    assert lists(Listing(), 2, cached=False) == ["", ""]
+
+
+def test_a_list_from_the_cache_is_never_older_than_what_was_seen() -> None:
+    unsent = ApiNotSent("connection refused")
+
+    assert lists(Listing(None, unsent, unsent), 4, cached=True) == ["0", "", "9", "9"]
+
+
+def test_a_version_that_the_api_server_does_not_have_yet_is_read_from_etcd() -> None:
+    assert lists(Listing(ApiRefused("list", 504, "too large resource version")), 2, cached=True) == ["0", ""]

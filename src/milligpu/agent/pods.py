@@ -60,7 +60,7 @@ class NodePods:
     def __init__(self, api: ApiClient, node: str, changed: Callable[[], None]) -> None:
         self._api = api
         self._fields = f"spec.nodeName={node}"
-        self._watch = Watch(api, "/api/v1/pods", KubePod, fields=self._fields)
+        self._watch = Watch(api, "/api/v1/pods", KubePod, fields=self._fields, cached=True)
         self._list = msgspec.json.Decoder(ObjectList[KubePod])
         self._changed = changed
         self.watched: dict[str, NodePod] = {}

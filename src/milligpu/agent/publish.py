@@ -40,7 +40,7 @@ class NodePublisher:
         """`apply_settings` is called with the GPU settings whenever the node changes."""
         self._api = api
         self._path = f"/api/v1/nodes/{node}"
-        self._watch = Watch(api, "/api/v1/nodes", KubeNode, fields=f"metadata.name={node}")
+        self._watch = Watch(api, "/api/v1/nodes", KubeNode, fields=f"metadata.name={node}", cached=True)
         self._driver = driver
         self._listen = listen
         self._gpus = gpus

@@ -22,12 +22,50 @@ class NodeSelectorRequirement(msgspec.Struct, frozen=True):
     operator: str
     values: tuple[str, ...] | None = None
 
+    def holds(self, value: str | None) -> bool:
+        """Whether it holds for a label with this value, or for one that is missing."""
+        values = self.values or ()
+        match self.operator:
+            case "In":
+                return value in values
+            case "NotIn":
+                return value not in values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                try:
+                    have, than = int(value or ""), int("".join(values))
+                except ValueError:
+                    return False
+                return have > than if self.operator == "Gt" else have < than
+            case _:
+                return False
+
 
 class NodeSelectorTerm(msgspec.Struct, frozen=True):
     """Conditions that must hold together."""
 
     matchExpressions: tuple[NodeSelectorRequirement, ...] | None = None
     matchFields: tuple[NodeSelectorRequirement, ...] | None = None
+
+    def holds(self, facts: "NodeFacts") -> bool:
+        """Whether all conditions hold for a node."""
+        by_label, by_name = self.matchExpressions or (), self.matchFields or ()
+        if not by_label and not by_name:
+            return False  # Kubernetes: an empty term matches nothing
+        return all(each.holds(facts.labels.get(each.key)) for each in by_label) and all(
+            each.holds(facts.name if each.key == "metadata.name" else None) for each in by_name
+        )
+
+    @property
+    def words(self) -> str:
+        """The conditions as a person would write them."""
+        both = (*(self.matchExpressions or ()), *(self.matchFields or ()))
+        return " and ".join(
+            f"{each.key} {each.operator}" + (f" ({', '.join(each.values)})" if each.values else "") for each in both
+        )
 
 
 class NodeSelector(msgspec.Struct, frozen=True):
@@ -92,47 +130,10 @@ class NodeConstraints:
             if facts.labels.get(key) != value:
                 has = f"{key}={facts.labels[key]}" if key in facts.labels else "no such label"
                 return f"nodeSelector {key}={value}, and the node has {has}"
-        if self.terms is not None and not any(_holds(term, facts) for term in self.terms):
-            return f"required nodeAffinity: {' or '.join(map(_words, self.terms)) or 'no term'}"
+        if self.terms is not None and not any(term.holds(facts) for term in self.terms):
+            return f"required nodeAffinity: {' or '.join(term.words for term in self.terms) or 'no term'}"
         for taint in facts.taints:
             if taint.effect in _BLOCKING and not any(each.covers(taint) for each in self.tolerations):
                 value = f"={taint.value}" if taint.value else ""
                 return f"taint {taint.key}{value}:{taint.effect} is not tolerated"
         return None
-
-
-def _words(term: NodeSelectorTerm) -> str:
-    both = (*(term.matchExpressions or ()), *(term.matchFields or ()))
-    return " and ".join(
-        f"{each.key} {each.operator}" + (f" ({', '.join(each.values)})" if each.values else "") for each in both
-    )
-
-
-def _holds(term: NodeSelectorTerm, facts: NodeFacts) -> bool:
-    by_label, by_name = term.matchExpressions or (), term.matchFields or ()
-    if not by_label and not by_name:
-        return False  # Kubernetes: an empty term matches nothing
-    return all(_matches(each, facts.labels.get(each.key)) for each in by_label) and all(
-        _matches(each, facts.name if each.key == "metadata.name" else None) for each in by_name
-    )
-
-
-def _matches(wants: NodeSelectorRequirement, value: str | None) -> bool:
-    values = wants.values or ()
-    match wants.operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            try:
-                have, than = int(value or ""), int("".join(values))
-            except ValueError:
-                return False
-            return have > than if wants.operator == "Gt" else have < than
-        case _:
-            return False

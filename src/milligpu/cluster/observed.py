@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from milligpu.cluster.node_conditions import NodeCondition
 from milligpu.cluster.node_constraints import NodeConstraints, NodeFacts
+from milligpu.cluster.preferences import NO_PREFERENCES, Preferences
 from milligpu.model.gpu import Node
 from milligpu.model.grant import Grant
 from milligpu.model.request import PodRef, PodRequest
+from milligpu.wire.kubernetes import NodeImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class SchedulingSpec:
     priority: int
     shape: int
     """Equal numbers fit in the same places: if one such pod fits nowhere, none does."""
+    preferences: Preferences = NO_PREFERENCES
 
     @property
     def wants_gpu(self) -> bool:
@@ -53,6 +56,8 @@ class ObservedPod:
     """In place of the grant, when there is one that this version cannot read."""
     other_reason: bool = False
     """Whether kube-scheduler refused the pod for a reason other than a GPU, such as a missing ResourceClaim."""
+    given_up: bool = False
+    """Whether kube-scheduler found no node for the pod, for whatever reason."""
     resize: str = ""
     """The annotation by which a running pod asks for another share."""
 
@@ -74,3 +79,5 @@ class ObservedNode:
     """What the Node object says about its agent and GPUs."""
     wanted: tuple[NodeCondition, ...] = ()
     """The conditions that it should have."""
+    images: tuple[NodeImage, ...] = ()
+    """The large images that it has."""

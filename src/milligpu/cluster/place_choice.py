@@ -37,6 +37,33 @@ class PlaceChoice:
         placed = (self._by_class(asked, rows) for asked in fallbacks)
         return next((grant for grant in placed if grant is not None), None)
 
+    def fitting(self, spec: SchedulingSpec, rows: BoolArray, *, class_elsewhere: bool) -> dict[str, float]:
+        """Return all nodes on which `among` would place a pod, with a score: higher is tighter, nodes in use first.
+
+        The scores are ranks from 0 to 1.
+        """
+        first, *fallbacks = self._placer.alternatives(asked_of(spec))
+        found = self._ranked(first, rows)
+        if found or not fallbacks:
+            return found
+        if class_elsewhere and self._placer.place_on(first, self._nodes.mask(spec.constraints)) is not None:
+            return {}
+        for asked in fallbacks:
+            found = found or self._ranked(asked, rows)
+        return found
+
+    def _ranked(self, request: PodRequest, rows: BoolArray) -> dict[str, float]:
+        found, scores = self._placer.fitting(request, rows)
+        used = self._shares.in_use()[found] if request.strategy is None else [True] * len(found)
+        keys = [(bool(in_use), float(score)) for in_use, score in zip(used, scores, strict=True)]
+        order = {key: at for at, key in enumerate(sorted(set(keys)))}
+        names = self._placer.snapshot.node_names
+        ranked: dict[str, float] = {}
+        for row, key in zip(found, keys, strict=True):
+            name = names[int(row)]
+            ranked[name] = max(ranked.get(name, 0.0), order[key] / max(1, len(order) - 1))
+        return ranked
+
     def _by_class(self, request: PodRequest, rows: BoolArray | None) -> Grant | None:
         """Prefer nodes in use: a node that stays empty can take the largest job, or be switched off."""
         if request.strategy is None and request.wants_gpu:

@@ -57,10 +57,16 @@ class PodEntry:
     """The node in the pod's status."""
     nominated_here: str = ""
     """The node that this instance wrote there."""
+    cleared_here: bool = False
+    """Whether this instance cleared the nomination, and the watch has not shown it yet."""
     stale_since: float = FOREVER
     """Since when nothing has been kept for the nomination in the status."""
     other_reason: bool = False
     """Whether kube-scheduler refused the pod for a reason other than a GPU."""
+    given_up: bool = False
+    """Whether kube-scheduler said that it found no node for the pod."""
+    nudged: str = ""
+    """The node that was written as a nomination only to make kube-scheduler look at all nodes again."""
     hold_off_s: float = 0.0
     """How long the pod is not nominated after a nomination that kube-scheduler did not use."""
     held_off_at: float = -FOREVER

@@ -18,6 +18,7 @@ from milligpu.cluster.node_conditions import (
 )
 from milligpu.cluster.node_constraints import UNSCHEDULABLE, Affinity, NodeConstraints, NodeFacts, Toleration
 from milligpu.cluster.observed import ObservedNode, ObservedPod, SchedulingSpec, UnreadableGrant
+from milligpu.cluster.preferences import read_preferences
 from milligpu.cluster.state import ClusterState
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
@@ -87,6 +88,7 @@ class PodReader:
             leaving=meta.deletionTimestamp is not None,
             nominated=status.nominatedNodeName,
             other_reason=_other_reason(status),
+            given_up=_unschedulable(status) is not None,
             resize=(meta.annotations or {}).get(names.RESIZE, ""),
         )
 
@@ -163,6 +165,7 @@ class PodReader:
             scheduler=spec.schedulerName,
             priority=spec.priority,
             shape=self._shape(request, mistake, constraints),
+            preferences=read_preferences(pod.spec),
         )
 
     def _shape(self, request: PodRequest | None, mistake: str, constraints: NodeConstraints) -> int:
@@ -175,10 +178,16 @@ class PodReader:
 
 def _other_reason(status: PodStatus) -> bool:
     """Whether kube-scheduler's message names neither a GPU resource nor our own answer."""
+    message = _unschedulable(status)
+    return message is not None and not any(word in message for word in _ABOUT_GPUS)
+
+
+def _unschedulable(status: PodStatus) -> str | None:
+    """Return kube-scheduler's message about a pod that it could not place."""
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
-            return not any(word in condition.message for word in _ABOUT_GPUS)
-    return False
+            return condition.message
+    return None
 
 
 def _frozen(texts: Mapping[str, str] | None) -> frozenset[tuple[str, str]]:
@@ -222,12 +231,13 @@ class NodeReader:
         cpu, memory = allocatable.get("cpu", "0"), allocatable.get("memory", "0")
         slots = tuple(allocatable.get(name) for name in (names.VGPU, names.WHOLE_GPU))
         conditions = read_conditions(node.status.conditions or ())
-        seen = (texts, meta.labels, taints, cpu, memory, slots, conditions)
+        images = node.status.images or ()
+        seen = (texts, meta.labels, taints, cpu, memory, slots, conditions, images)
         known = self._known.get(meta.name)
         if known is not None and known[0] == seen:
             return None
         found = _node(meta, taints, (cpu, memory))
-        found = replace(found, uid=meta.uid, conditions=conditions)
+        found = replace(found, uid=meta.uid, conditions=conditions, images=images)
         found = _with_agent(found, slots)
         self._known[meta.name] = (seen, found)
         return found

@@ -76,6 +76,27 @@ class Reservations:
         rejected = entry.stage is PodStage.NOMINATED and not self._offered(entry, rows)
         return self._reserve(spec, rows, class_elsewhere=not rejected)
 
+    def offer(self, spec: SchedulingSpec, rows: BoolArray) -> list[str]:
+        """Return all nodes among which kube-scheduler may choose, without keeping any; the bind takes the place.
+
+        Empty if there are none or only one, or if a place is kept for the pod: then `reserve_on` answers.
+        """
+        entry = self._entry_of(spec)
+        if entry.stage in RESERVATIONS:
+            self._shares.release(entry)
+        if entry.stage is not PodStage.WAITING or self._kept.under_way(spec.pod.uid) is not None:
+            return []
+        found = self._choice.fitting(spec, rows, class_elsewhere=True)
+        if len(found) <= 1:
+            return []
+        self._pods.note_asked(entry)
+        entry.spec, entry.refused_by_filter = spec, False
+        return list(found)
+
+    def ranked(self, spec: SchedulingSpec, rows: BoolArray) -> dict[str, float]:
+        """Return the nodes that fit, with the rank of each from 0 to 1: where the pod leaves the most room is 1."""
+        return self._choice.fitting(spec, rows, class_elsewhere=False)
+
     def _offered(self, entry: PodEntry, rows: BoolArray) -> bool:
         return any(bool(rows[row]) for row in self._snap.rows_of.get(entry.node, ()))
 
@@ -155,6 +176,10 @@ class Reservations:
             self._shares.reserve(entry, grant, PodStage.NOMINATED, self._pods.now() + NOMINATED_S)
             self._shares.nominated[entry.spec.pod.uid] = entry
         return grant
+
+    def find(self, entry: PodEntry) -> Grant | None:
+        """Return a place that a waiting pod's own conditions allow, without keeping it."""
+        return self._choice.anywhere(entry.spec)
 
     def withdraw(self, entry: PodEntry) -> None:
         """Release the place of a nomination that could not be written, or that kube-scheduler did not use."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from milligpu.cluster.binds import PendingBinds
 from milligpu.cluster.held_shares import RESERVATIONS, HeldShares
+from milligpu.cluster.image_table import ImageTable
 from milligpu.cluster.node_table import NodeTable
 from milligpu.cluster.observed import ObservedNode, ObservedPod, SchedulingSpec
 from milligpu.cluster.place_choice import PlaceChoice
@@ -30,6 +31,7 @@ class ClusterState:
         self.placer = placer
         self.pods = PodTable(now)
         self.nodes = NodeTable(placer)
+        self.images = ImageTable()
         self.shares = HeldShares(placer, self.pods)
         choice = PlaceChoice(placer, self.nodes, self.shares)
         self.reservations = Reservations(placer, self.pods, self.shares, choice, self._entry)
@@ -60,10 +62,19 @@ class ClusterState:
             return self.placer.fits(spec.request, self.nodes.admitted(spec.constraints))
         return False
 
+    def is_scored(self, spec: SchedulingSpec) -> bool:
+        """Whether kube-scheduler should compare nodes for a pod, because the pod prefers some of them."""
+        return spec.preferences.scored or self.images.differ(spec.preferences.images)
+
+    def is_nominable(self, spec: SchedulingSpec) -> bool:
+        """Whether a node may be chosen for a pod ahead of kube-scheduler."""
+        return not spec.preferences.dependent and not self.is_scored(spec)
+
     # -- nodes and classes -------------------------------------------------------------------------------------
 
     def put_node(self, observed: ObservedNode) -> None:
         """Add or update a node."""
+        self.images.put(observed.node.name, observed.images)
         self.pods.capacity_version += self.nodes.put(observed.node.name, observed.facts)
         if self.shares.put_node(observed.node):
             self.reservations.recount_kept(observed.node.name)
@@ -72,6 +83,7 @@ class ClusterState:
     def drop_node(self, name: str) -> None:
         """Remove a node; what pods bound to it hold can go to no other pod."""
         self.nodes.drop(name)
+        self.images.drop(name)
         self.shares.drop_node(name)
         self.reservations.recount_kept(name)
 
@@ -122,9 +134,12 @@ class ClusterState:
         changed = entry.spec is not observed.spec
         entry.spec = observed.spec
         self.pods.waiting_version += changed or was_out
-        # kube-scheduler clears a nomination that it could not use.
-        refused = bool(entry.nominated) and not observed.nominated and entry.stage is PodStage.NOMINATED
+        # kube-scheduler clears a nomination that it could not use. One that this instance cleared does not count.
+        cleared = bool(entry.nominated) and not observed.nominated
+        refused = cleared and not entry.cleared_here and entry.stage is PodStage.NOMINATED
+        entry.cleared_here &= not cleared
         entry.nominated, entry.other_reason = observed.nominated, observed.other_reason
+        entry.given_up = observed.given_up
         if refused:
             self.reservations.withdraw(entry)
         if entry.stage in RESERVATIONS and (changed or entry.gated):

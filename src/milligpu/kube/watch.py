@@ -74,13 +74,17 @@ class Watch(Generic[Thing]):
         retry_s: float = RETRY_S,
         on_list: Callable[[], None] = lambda: None,
         optional: bool = False,
+        cached: bool = False,
     ) -> None:
         """`fields` is a field selector, such as `spec.nodeName=n1`; `on_list` is called when a list begins.
 
+        `cached`: lists come from the API server's cache, so that thousands of agents do not load etcd. The first one
+        may be some seconds old, which the watch makes up for; later ones are never older than what was seen.
         `optional`: a cluster that does not know this kind of object, or does not let us see it, has none of it.
         """
         self._on_list = on_list
         self._optional = optional
+        self._cached = cached
         self._api = api
         self._path = path
         chosen = {"labelSelector": labels, "fieldSelector": fields}
@@ -92,6 +96,8 @@ class Watch(Generic[Thing]):
         self._events = msgspec.json.Decoder(_Event)
         self._marks = msgspec.json.Decoder(_Mark)
         self._version = ""
+        self._seen = "0"
+        """The version of a list from the cache; none for a list from etcd."""
 
     async def follow(self) -> AsyncIterator[Relisted[Thing] | Changed[Thing]]:
         """Yield all objects, then changes; all objects again after a failure."""
@@ -103,6 +109,9 @@ class Watch(Generic[Thing]):
                 async for changes in self._changes():
                     yield changes
             except Unavailable as error:
+                # A version that is too old, or newer than what this API server has: etcd knows.
+                refused = isinstance(error, ApiRefused)
+                self._seen = "" if refused or not self._version else self._version
                 if self._optional and isinstance(error, ApiRefused) and error.status in _NOT_THERE:
                     if error.status == _FORBIDDEN:
                         log.warning("Not allowed to list objects, going on without them", error=error.message)
@@ -114,7 +123,11 @@ class Watch(Generic[Thing]):
         items: list[Thing] = []
         more = ""
         while True:
-            at = f"{self._path}?limit={PAGE}{self._selectors}" + (f"&continue={quote(more)}" if more else "")
+            at = f"{self._path}?limit={PAGE}{self._selectors}"
+            if more:
+                at += f"&continue={quote(more)}"
+            elif self._cached and self._seen:
+                at += f"&resourceVersion={self._seen}&resourceVersionMatch=NotOlderThan"
             page = self._pages.decode(await self._api.get(at, timeout_s=_LIST_TIMEOUT_S))
             items += page.items
             self._version, more = page.metadata.resourceVersion, page.metadata.continue_

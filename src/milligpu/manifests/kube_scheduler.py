@@ -27,6 +27,25 @@ PARALLELISM = 1
 SECOND_SCHEDULER_GATES = {"SchedulerAsyncAPICalls": True}
 
 
+# The points of packing: as many as kube-scheduler's own points for free CPU and memory.
+PACKING_WEIGHT = 1
+# In a second scheduler a pod's preferences come first, and packing decides among equals: a plugin gives 0 to 100
+# points in whole numbers, packing at most 100, so that one point of a plugin has to count for more. The proportions
+# are kube-scheduler's defaults.
+PREFERENCE_WEIGHTS = {
+    name: 101 * weight
+    for name, weight in {
+        "TaintToleration": 3,
+        "NodeAffinity": 2,
+        "PodTopologySpread": 2,
+        "InterPodAffinity": 2,
+        "ImageLocality": 1,
+    }.items()
+}
+# They prefer nodes with much free CPU and memory, which is the opposite of packing.
+UNSCORED = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
+
+
 @dataclass(frozen=True, slots=True)
 class TlsClientFiles:
     """TLS files for kube-scheduler: the CA of the service, and a client certificate with its key; "" is none."""
@@ -51,6 +70,8 @@ def extender_entry(url: str, trust: TlsClientFiles) -> dict[str, Any]:
         "bindVerb": "bind",
         "nodeCacheCapable": True,
         "httpTimeout": HTTP_TIMEOUT,
+        "prioritizeVerb": "prioritize",
+        "weight": PACKING_WEIGHT,
         "ignorable": False,
     }
 
@@ -68,12 +89,20 @@ def second_scheduler(
     url: str, name: str, trust: TlsClientFiles = _NO_FILES, known: DialectRegistry = KNOWN
 ) -> dict[str, Any]:
     """Return the configuration of a second scheduler; it offers fewer nodes, because the service chooses."""
-    ignored = {"kind": "NodeResourcesFitArgs", "ignoredResources": _uncounted(known)}
-    ignored["apiVersion"] = "kubescheduler.config.k8s.io/v1"
+    ignored: dict[str, Any] = {"kind": "NodeResourcesFitArgs", "ignoredResources": _uncounted(known)}
+    # By default, kube-scheduler spreads the pods of every Service and ReplicaSet, which is the opposite of packing.
+    unspread: dict[str, Any] = {"kind": "PodTopologySpreadArgs", "defaultingType": "List", "defaultConstraints": []}
+    for args in (ignored, unspread):
+        args["apiVersion"] = "kubescheduler.config.k8s.io/v1"
+    weights = [{"name": name, "weight": weight} for name, weight in PREFERENCE_WEIGHTS.items()]
     profile = {
         "schedulerName": name,
         "percentageOfNodesToScore": OFFERED_PERCENT,
-        "pluginConfig": [{"name": "NodeResourcesFit", "args": ignored}],
+        "plugins": {"score": {"enabled": weights, "disabled": [{"name": name} for name in UNSCORED]}},
+        "pluginConfig": [
+            {"name": "NodeResourcesFit", "args": ignored},
+            {"name": "PodTopologySpread", "args": unspread},
+        ],
     }
     return _configuration(
         {"parallelism": PARALLELISM, "profiles": [profile], "extenders": [extender_entry(url, trust)]}

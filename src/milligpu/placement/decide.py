@@ -142,6 +142,19 @@ class Placer:
         chosen = self._choose(request, rows)
         return None if chosen is None else self._grant(request, *chosen)
 
+    def fitting(self, request: PodRequest, allowed: BoolArray | None) -> tuple[IntArray, WideArray]:
+        """Return all rows on which the request fits by its own class, and the score of each."""
+        self._refresh_layout()
+        strategy = request.strategy or self.strategy
+        spec = self.spec(request)
+        column = self._column(strategy, spec, request.locality)
+        if column.partial:
+            column = self._fresh(self._scorer(strategy), spec, None, everywhere=True)
+            self._columns[strategy, spec.key] = column
+        fits = (column.score > -np.inf) & (self.snapshot.memory >= request.memory_mib)
+        rows = np.flatnonzero(fits if allowed is None else fits & allowed)
+        return rows, column.score[rows]
+
     def mask(self, names: Iterable[str]) -> BoolArray:
         """The rows of these nodes, for repeated calls of `place_on`; valid until nodes are added or removed."""
         self._refresh_layout()

@@ -1,8 +1,9 @@
 """kube-scheduler's extender protocol: bytes in, bytes out.
 
-Filter decides and reserves in one step and answers with one node, so there is nothing left to prioritize. Where
-that is enough, node names are searched for in the body instead of decoded: at 5,000 names decoding would be most of
-the work.
+For most pods filter decides and reserves in one step and answers with one node, so there is nothing left to
+prioritize. A pod that prefers some nodes is offered all nodes whose GPUs fit: kube-scheduler compares them,
+prioritize adds points for packing, and the bind takes the place or fails. Where that is enough, node names are
+searched for in the body instead of decoded: at 5,000 names decoding would be most of the work.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ BODY_MAX = 4 * 1024 * 1024
 # A second scheduler offers a tenth of the nodes at a time, and the same tenths again while every node fits.
 # Few lists are kept, because one may have thousands of names.
 _OFFERS_MAX = 16
+# kube-scheduler's range of an extender's points.
+_POINTS_MAX = 10
+LOOK_AT_ALL = "the pod has preferences: all nodes have to be compared"
 NO_ROOM = "no GPU has enough free capacity; for details run: kubectl milligpu explain POD"
 
 
@@ -101,7 +105,7 @@ class Extender:
         if not observed.spec.wants_gpu:
             return b'{"NodeNames":' + names + b"}"
         try:
-            return self._place(observed.spec, names)
+            return self._place(observed.spec, names, observed.nominated)
         except NoCapacity as error:
             return error_answer(error.message)
         except BadRequest as error:
@@ -118,6 +122,21 @@ class Extender:
         if not spec.wants_gpu:
             return b'{"Nodes":{"items":' + items + b"}}"
         return filter_templates(self._state, spec.request, items, NO_ROOM)
+
+    def prioritize(self, body: bytes) -> bytes:
+        """Answer with points for packing, from 0 to 10, for each node. Raises `BadFormat`."""
+        try:
+            args = _filter_decoder.decode(body)
+            spec = self._pods.read(args.Pod).spec
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadFormat("prioritize", str(error)) from None
+        offered = _names(bytes(args.NodeNames))
+        ranked: dict[str, float] = {}
+        if spec.wants_gpu and spec.request is not None:
+            ranked = self._state.reservations.ranked(spec, self._state.placer.mask(offered))
+        return msgspec.json.encode(
+            [{"Host": name, "Score": round(_POINTS_MAX * ranked.get(name, 0.0))} for name in offered]
+        )
 
     def preempt(self, body: bytes) -> bytes:
         """Answer on which node which pods may be evicted for a pod: those that make room on a GPU, or none.
@@ -143,10 +162,19 @@ class Extender:
         }
         return msgspec.json.encode({"NodeNameToMetaVictims": {node: found}})
 
-    def _place(self, spec: SchedulingSpec, names: bytes) -> bytes:
+    def _place(self, spec: SchedulingSpec, names: bytes, nominated: str) -> bytes:
         entry = self._state.entry(spec.pod.uid)
         if entry is not None and entry.spec is spec and self._reserved_here(entry, names):
             return _only(self._state.reservations.confirm(entry).node)
+        woken = entry is not None and bool(nominated) and entry.nudged == nominated
+        if entry is not None and woken and names == b"[%b]" % _quoted(nominated):
+            # kube-scheduler tries this node first, and would not look at others. It asks again if there are none.
+            entry.nudged = ""
+            return no_node_answer(names, LOOK_AT_ALL)
+        if self._state.is_scored(spec):
+            offer = self._state.reservations.offer(spec, self._rows(names))
+            if offer:
+                return b'{"NodeNames":' + msgspec.json.encode(offer) + b"}"
         grant = self._state.reservations.reserve_on(spec, self._rows(names))
         return no_node_answer(names, NO_ROOM) if grant is None else _only(grant.node)
 

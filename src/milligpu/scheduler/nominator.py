@@ -3,8 +3,9 @@
 The node is written into the pod's `status.nominatedNodeName`. kube-scheduler then tries that node first and need
 not look at any other, which at 5,000 nodes is most of its work. The write also makes it retry a pod that it had
 given up on. A nomination is a hint: a pod without one, or whose node does not suit, is scheduled in the ordinary
-way. The write is one more request per pod, so it is left out while binds pile up at the API server: then
-kube-scheduler is not the bottleneck.
+way. Pods with preferences, and pods that depend on other pods or volumes, get none, because a nominated node is
+taken without a look at the others; they are only retried. The write is one more request per pod, so it is left out
+while binds pile up at the API server: then kube-scheduler is not the bottleneck.
 """
 
 import asyncio
@@ -82,7 +83,8 @@ class Nominator:
             self._looked_at = self._state.pods.waiting_version, self._state.pods.capacity_version
             while self._state.reservations.inherited:
                 entry = self._state.reservations.inherited.pop()
-                self._start(self._patch(entry, entry.node))
+                if entry.stage in _KEPT:
+                    self._start(self._nudge(entry, entry.node))
             self._wake_unknown()
             if await self._nominate_all():
                 await asyncio.sleep(HEAD_START_S)
@@ -152,15 +154,24 @@ class Nominator:
         return last < entry.number <= last + NEXT_IN_LINE and asked_at > now - PATIENCE_S
 
     def _nominate(self, entry: PodEntry) -> None:
+        nominable = self._state.is_nominable(entry.spec)
+        reservations = self._state.reservations
         try:
-            grant = self._state.reservations.nominate(entry)
+            grant = reservations.nominate(entry) if nominable else reservations.find(entry)
         except BadRequest:
             grant = None  # its event says what is wrong
         if grant is None:
             self._failed.add(entry.spec.shape)
             self.unplaceable.setdefault(entry.spec.pod.uid, entry)
-            return
-        self._start(self._patch(entry, grant.node))
+        elif not nominable:
+            if entry.refused_by_filter or entry.given_up:
+                reservations.hold_off(entry)
+                entry.nudged = grant.node
+                self._start(self._nudge(entry, grant.node))
+        elif entry.given_up and not entry.refused_by_filter:
+            self._start(self._nudge(entry, grant.node))
+        else:
+            self._start(self._patch(entry, grant.node))
 
     def _start(self, patch: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(patch)
@@ -171,6 +182,7 @@ class Nominator:
         try:
             if entry.nominated == node:
                 # Writing the same node again would change nothing, and so trigger no retry.
+                entry.cleared_here = True
                 await self._write(entry, "")
             if entry.node == node and entry.stage in _KEPT:
                 entry.nominated_here = node
@@ -178,6 +190,12 @@ class Nominator:
         except Unavailable as error:
             self._state.reservations.withdraw(entry)
             log.info("Could not write nomination", pod=str(entry.spec.pod), node=node, error=error.message)
+            self._tell_again(entry)
+
+    def _tell_again(self, entry: PodEntry) -> None:
+        """Try again, with the next tick, to tell kube-scheduler of a place that preemption freed."""
+        if entry.stage is PodStage.RESERVED:
+            self._state.reservations.inherited.append(entry)
 
     async def _clear_stale(self, waiting: list[PodEntry]) -> None:
         """Clear nominations that nothing is kept for, before others are nominated.
@@ -207,6 +225,22 @@ class Nominator:
             entry.nominated, entry.stale_since = "", FOREVER
             # Pods for which kube-scheduler saw no room may fit now.
             self._state.pods.capacity_version += 1
+
+    async def _nudge(self, entry: PodEntry, node: str) -> None:
+        """Make kube-scheduler look at all nodes again for a pod that it has given up on.
+
+        A written nomination makes it retry a pod that filter refused. A pod that it refused by a node's totals is
+        retried only when a nomination is removed, because that may release what the totals lacked. Its own hint for
+        nodes whose totals grew overlooks pods that ask for resources that only the service counts.
+        """
+        try:
+            await self._write(entry, node)
+            entry.cleared_here = True
+            await self._write(entry, "")
+        except Unavailable as error:
+            self._state.reservations.withdraw(entry)
+            log.info("Could not make kube-scheduler retry pod", pod=str(entry.spec.pod), error=error.message)
+            self._tell_again(entry)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""

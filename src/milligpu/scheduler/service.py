@@ -38,6 +38,7 @@ class SchedulerService:
             post={
                 "/filter": self._filter,
                 "/simulate": self._simulate,
+                "/prioritize": self._prioritize,
                 "/preempt": self._preempt,
                 "/bind": self._bind,
             },
@@ -61,6 +62,10 @@ class SchedulerService:
     async def _simulate(self, body: bytes) -> tuple[int, bytes]:
         term = self._ready_term()
         return (200, term.simulate(body)) if term is not None else (STANDBY, error_body(_NOT_READY))
+
+    async def _prioritize(self, body: bytes) -> tuple[int, bytes]:
+        term = self._ready_term()
+        return (200, term.prioritize(body)) if term is not None else (STANDBY, error_body(_NOT_READY))
 
     async def _preempt(self, body: bytes) -> tuple[int, bytes]:
         term = self._ready_term()

@@ -121,6 +121,11 @@ class LeaderTerm:
         with self._metrics.timed("filter"):
             return self.extender.filter(body)
 
+    def prioritize(self, body: bytes) -> bytes:
+        """Answer with points for packing on nodes that filter answered with."""
+        with self._metrics.timed("prioritize"):
+            return self.extender.prioritize(body)
+
     async def bind(self, body: bytes) -> bytes:
         """Bind the pod; the answer has the error if that failed."""
         request = self.extender.bind_request(body)

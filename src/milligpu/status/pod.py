@@ -7,6 +7,7 @@ from milligpu import dialects
 from milligpu.cluster.capacity import show_versions
 from milligpu.cluster.explain import explain_waiting
 from milligpu.cluster.observed import ObservedPod
+from milligpu.cluster.place_reasons import depends_on_pods, explain_place
 from milligpu.cluster.read import PodReader
 from milligpu.cluster.resize import (
     describe_grant,
@@ -41,9 +42,11 @@ class PodExplanation:
 
 def explain_pod(client: Any, namespace: str, name: str) -> PodExplanation:
     """Explain a pod by today's numbers, or by its last event for a user who may not list nodes and pods."""
-    pod = PodReader(dialects.read_pod).read(fetch.get_pod(client, namespace, name))
+    found = fetch.get_pod(client, namespace, name)
+    pod = PodReader(dialects.read_pod).read(found)
     if pod.node:
-        state, text = "bound", _held(pod) + _gpus(client, pod) + explain_resize_of_pod(client, pod)
+        state, text = "bound", _held(pod) + _why_there(client, found, pod) + _gpus(client, pod)
+        text += explain_resize_of_pod(client, pod)
     elif not pod.spec.wants_gpu:
         state, text = "no-gpu", "the pod asks for no GPU; `kubectl describe pod` shows why it waits"
     elif pod.gated:
@@ -59,6 +62,17 @@ def _held(pod: ObservedPod) -> str:
     if pod.grant is None:
         return f"on {pod.node}, without a grant: no GPU is attached to it"
     return f"on {pod.node}; {_by_class(pod, pod.grant)}{describe_grant(pod.grant)}"
+
+
+def _why_there(client: Any, found: KubePod, pod: ObservedPod) -> str:
+    """Say which preferences of the pod its node meets; empty if the user cannot read nodes or pods."""
+    try:
+        if not depends_on_pods(found):
+            return "".join(f"; {why}" for why in explain_place(found, [fetch.get_node(client, pod.node)], ()))
+        reasons = explain_place(found, fetch.list_nodes(client), fetch.list_pods(client))
+    except ApiRefused:
+        return ""
+    return "".join(f"; {why}" for why in reasons)
 
 
 def _by_class(pod: ObservedPod, grant: Grant) -> str:

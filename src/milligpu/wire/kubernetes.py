@@ -1,10 +1,13 @@
 """The few fields of Kubernetes' objects that are read; all others are skipped while decoding."""
 
+import sys
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 _SPEC_NONE = msgspec.Raw(b"{}")
+# Smaller images never count in scheduling: kube-scheduler gives no points to less than 23 MiB.
+_IMAGE_BYTES_MIN = 23 * 1024 * 1024
 
 
 class OwnerReference(msgspec.Struct):
@@ -97,12 +100,28 @@ class NodeAddress(msgspec.Struct):
     address: str
 
 
+class NodeImage(msgspec.Struct, frozen=True):
+    """One of `status.images` of a node."""
+
+    names: tuple[str, ...] | None = None
+    sizeBytes: int = 0
+
+
 class NodeStatus(msgspec.Struct):
-    """`status` of a node."""
+    """`status` of a node; of its images only the large ones are kept."""
 
     allocatable: dict[str, str] | None = None
     addresses: list[NodeAddress] | None = None
     conditions: list[KubeCondition] | None = None
+    images: tuple[NodeImage, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Keep few names, each once: thousands of nodes report the same ones."""
+        if self.images:
+            large = (each for each in self.images if each.sizeBytes >= _IMAGE_BYTES_MIN)
+            self.images = tuple(
+                NodeImage(tuple(map(sys.intern, each.names or ())), each.sizeBytes) for each in large
+            )
 
 
 class KubeNode(msgspec.Struct):
