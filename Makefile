@@ -29,7 +29,7 @@ test: install packages ## the tests that every change must pass, those on a real
 	@$(RUN) python -m testing.suite test
 
 .PHONY: test-fast
-test-fast: install ## the tests that need no Kubernetes and no quiet machine
+test-fast: install test-packages ## the tests that need no Kubernetes and no quiet machine
 	@$(RUN) python -m testing.suite test-fast
 
 .PHONY: test-all
@@ -56,8 +56,16 @@ bench: install ## the measurements of docs/benchmarks.md; they prove nothing, te
 kubernetes: install packages build-kubernetes
 
 # Before anything runs in the background: it may ask for a password.
+.PHONY: test-packages
+test-packages:
+	@tools/need debian $$(grep -v '^#' tests/packages.txt)
+
+.PHONY: screenshots
+screenshots: install test-packages ## the pictures of the dashboard in docs/dashboard
+	@$(RUN) python -m testing.dashboard docs/dashboard
+
 .PHONY: packages
-packages:
+packages: test-packages
 	@tools/need debian $$(grep -v '^#' devcluster/packages.txt)
 	@tools/need go > /dev/null
 

@@ -82,7 +82,7 @@ class Gate:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Gate())
 """
-EXTRAS = ("node", "plot", "scheduler", "server", "softgpu")
+EXTRAS = ("dashboard", "node", "plot", "scheduler", "server", "softgpu")
 
 
 def without(extra: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -101,6 +101,7 @@ def without(extra: str, folder: Path, *args: str) -> subprocess.CompletedProcess
 @pytest.mark.parametrize(
     ("extra", "args"),
     [
+        ("dashboard", ["dashboard", "--machine"]),
         ("node", ["agent"]),
         ("node", ["doctor"]),
         ("node", ["gpu", "list"]),

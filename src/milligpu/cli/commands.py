@@ -35,6 +35,12 @@ COMMANDS: dict[str, CommandHelp] = {
         "Print the shell completion script.",
         "milligpu completion bash > ~/.local/share/bash-completion/completions/milligpu",
     ),
+    "dashboard": CommandHelp(
+        "milligpu.cli.dashboard",
+        "Serve pages about GPUs, shares, what waits, cost and health.",
+        "milligpu dashboard --machine",
+        "dashboard",
+    ),
     "doctor": CommandHelp(
         "milligpu.cli.doctor",
         "Check that a node is ready for the agent, or a cluster for milligpu, and suggest fixes.",

@@ -42,6 +42,11 @@ def _with_absolute_token_file(found: SingleConfig) -> User | None:
     return msgspec.structs.replace(user, token_file=str(found.abs_file(user.token_file)))
 
 
+def with_token(config: SingleConfig, token: str) -> SingleConfig:
+    """The same cluster with another login: only this bearer token, no certificate and no password."""
+    return config._replace(user=User(token=token))
+
+
 def blocking_client(config: SingleConfig) -> BlockingClient:
     """Return an HTTP client with the cluster's CA and login, for commands."""
     try:

@@ -19,6 +19,9 @@ _BAD = 400
 
 class _Event(msgspec.Struct):
     message: str = ""
+    reason: str = ""
+    lastTimestamp: str | None = None
+    eventTime: str | None = None
 
 
 class _Events(msgspec.Struct):
@@ -50,6 +53,12 @@ def server_version(client: httpx2.Client) -> str:
 def get_json(client: httpx2.Client, path: str) -> Any:
     """Return any object or list as plain data."""
     return msgspec.json.decode(_send(client, "GET", path))
+
+
+def post_json(client: httpx2.Client, path: str, body: object) -> bytes:
+    """Create an object, such as a review that the API server answers at once, and return the answer."""
+    headers = {"Content-Type": "application/json"}
+    return _send(client, "POST", path, content=msgspec.json.encode(body), headers=headers)
 
 
 def get_text(client: httpx2.Client, path: str) -> str:
@@ -124,6 +133,15 @@ def event_messages(client: httpx2.Client, namespace: str, uid: str, reason: str)
     parameters = {"fieldSelector": f"involvedObject.uid={uid},reason={reason}"}
     body = _send(client, "GET", f"/api/v1/namespaces/{quote(namespace)}/events", params=parameters)
     return [event.message for event in msgspec.json.decode(body, type=_Events).items]
+
+
+def pod_events(client: httpx2.Client, namespace: str, pod: str) -> list[str]:
+    """Return a pod's events as lines, the latest first."""
+    parameters = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={pod}"}
+    body = _send(client, "GET", f"/api/v1/namespaces/{quote(namespace)}/events", params=parameters)
+    events = msgspec.json.decode(body, type=_Events).items
+    ordered = sorted(events, key=lambda event: event.lastTimestamp or event.eventTime or "", reverse=True)
+    return [f"{event.reason}: {event.message}" for event in ordered]
 
 
 def _pod_path(namespace: str, name: str) -> str:

@@ -1,0 +1,95 @@
+"""Takes a picture every few seconds, stores it in the history, and wakes the browsers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+
+from milligpu.history.samples import HistoryLine, Level
+from milligpu.history.store import HistoryReader, HistoryStore
+from milligpu.model.errors import MilligpuError
+from milligpu.status.advice import Advice, advise
+from milligpu.status.cost import CostReport, cost_report
+from milligpu.status.picture import Picture
+from milligpu.status.prices import Prices
+from milligpu.status.sampling import Sampler
+
+_log = logging.getLogger(__name__)
+
+# Verdicts look back this far.
+ADVICE_S = 600.0
+# Costs change slowly, and reading hours of all GPUs takes a moment.
+_COST_TICKS = 6
+_MONTH_S = 30 * 24 * 3600.0
+
+
+class Collector:
+    """Holds the latest picture, verdicts and costs."""
+
+    def __init__(
+        self,
+        read: Callable[[], Picture],
+        store: HistoryStore,
+        *,
+        interval_s: float,
+        prices: Prices,
+    ) -> None:
+        self._read = read
+        self._store = store
+        self.history = HistoryReader(store.path)
+        self.interval_s = interval_s
+        self.prices = prices
+        self._sampler = Sampler(interval_s)
+        self.picture: Picture | None = None
+        self.advice: list[Advice] = []
+        self.costs: CostReport | None = None
+        self.problem = ""
+        """Why the picture is not updated."""
+        self.ticks = 0
+        self._changed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Collect until cancelled."""
+        while True:
+            await self.collect()
+            await asyncio.sleep(self.interval_s)
+
+    async def collect(self) -> None:
+        """Take one picture; a failure keeps the one before, and pages say so."""
+        try:
+            await asyncio.to_thread(self._collect)
+            self.problem = ""
+        except MilligpuError as error:
+            if not self.problem:
+                _log.warning("The status could not be read: %s", error.message)
+            self.problem = error.message
+        async with self._changed:
+            self.ticks += 1
+            self._changed.notify_all()
+
+    def _collect(self) -> None:
+        picture = self._read()
+        self._store.add(picture.at, self._sampler.sample(picture))
+        lines = recent_lines(self.history, picture.at)
+        self.advice = advise(picture, lines)
+        if self.costs is None or self.ticks % _COST_TICKS == 0:
+            self.costs = read_costs(self.history, self.prices, picture.at - _MONTH_S)
+        self.picture = picture
+
+    async def changes(self) -> AsyncIterator[int]:
+        """Yield the number of the latest picture whenever there is a new one, or every 15 seconds."""
+        while True:
+            with suppress(TimeoutError):
+                async with self._changed, asyncio.timeout(15.0):
+                    await self._changed.wait()
+            yield self.ticks
+
+
+def recent_lines(history: HistoryReader, at: float) -> Mapping[str, HistoryLine]:
+    """The last minutes of all GPUs and shares, by key."""
+    return {line.key: line for line in history.lines(Level.RAW, at - ADVICE_S)}
+
+
+def read_costs(history: HistoryReader, prices: Prices, since: float) -> CostReport:
+    """The cost of everything since then."""
+    return cost_report(history.everything(since), prices)

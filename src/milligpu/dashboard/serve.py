@@ -1,0 +1,113 @@
+"""The process behind `milligpu dashboard`: collector, pages and server."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+
+from milligpu.dashboard.access import DashboardAccess, TokenRights, ViewRights
+from milligpu.dashboard.app import DashboardApp
+from milligpu.dashboard.collector import Collector
+from milligpu.dashboard.hosts import KnownHosts
+from milligpu.history.store import HistoryStore
+from milligpu.kube import config, fetch
+from milligpu.model.errors import Unavailable
+from milligpu.status.look import cluster_name, cluster_picture, machine_picture
+from milligpu.status.pod import explain_pod
+from milligpu.status.prices import Prices
+
+_EVENTS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardSettings:
+    """How one dashboard runs."""
+
+    cluster: bool
+    kubeconfig: str | None
+    host: str
+    port: int
+    tokens: bool
+    tls: tuple[str, str] | None
+    """Files of certificate and key."""
+    interval_s: float
+    history: Path
+    prices: Prices
+
+
+def serve_dashboard(settings: DashboardSettings, *, say: Callable[[str], None]) -> None:
+    """Serve until a signal; `say` gets the address to open."""
+    listener = _listen(settings)
+    asyncio.run(_serve(settings, listener, say))
+
+
+def _listen(settings: DashboardSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        # The address is printed before the server runs: a browser that is fast waits.
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        hint = "choose another with --listen, or --listen 127.0.0.1:0 for any free port"
+        raise Unavailable(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", hint=hint
+        ) from None
+    return listener
+
+
+async def _serve(settings: DashboardSettings, listener: socket.socket, say: Callable[[str], None]) -> None:
+    read = machine_picture
+    if settings.cluster:
+        read = partial(cluster_picture, settings.kubeconfig, cluster_name(settings.kubeconfig))
+    # What cannot be read at the start is an error of the command, not of a page.
+    await asyncio.to_thread(read)
+    store = HistoryStore(settings.history)
+    collector = Collector(read, store, interval_s=settings.interval_s, prices=settings.prices)
+    access = DashboardAccess(
+        owner=None if settings.tokens else ViewRights("you", everything=True),
+        tokens=TokenRights(config.find_cluster(settings.kubeconfig)) if settings.tokens else None,
+    )
+    explain = partial(explained, settings.kubeconfig) if settings.cluster else None
+    await collector.collect()
+    port = listener.getsockname()[1]
+    app = DashboardApp(collector, access, explain=explain).asgi()
+    guarded = app if settings.tokens else KnownHosts(app, port)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            guarded,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            # Open event streams must not hold the process back.
+            timeout_graceful_shutdown=1,
+            ssl_certfile=settings.tls[0] if settings.tls else None,
+            ssl_keyfile=settings.tls[1] if settings.tls else None,
+        )
+    )
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{'https' if settings.tls else 'http'}://{host}:{port}/"
+    say(f"open {address}open?secret={access.secret}" if access.secret else f"open {address}")
+    collecting = asyncio.create_task(collector.run())
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        collecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await collecting
+        store.close()
+
+
+def explained(kubeconfig: str | None, namespace: str, pod: str) -> tuple[str, Sequence[str]]:
+    """Explain a pod and list its events, the latest first."""
+    with config.blocking_client(config.find_cluster(kubeconfig)) as client:
+        events = fetch.pod_events(client, namespace, pod)
+        return explain_pod(client, namespace, pod).text, events[:_EVENTS_SHOWN]

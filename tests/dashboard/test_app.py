@@ -1,0 +1,189 @@
+"""Every page needs an identity, has a JSON twin, and shows people only what they may see."""
+
+import csv
+import io
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from milligpu.dashboard.access import COOKIE, DashboardAccess, ViewRights, visible
+from milligpu.dashboard.app import to_csv
+from milligpu.model.errors import Unavailable
+from milligpu.status.picture import Picture, WaitingRequest
+from testing.dashboard import PAGES, MadeUpCluster, RunningDashboard, dashboard
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def get(
+    served: RunningDashboard, path: str, *, headers: dict[str, str] | None = None, data: bytes | None = None
+) -> tuple[int, dict[str, str], str]:
+    request = urllib.request.Request(served.url + path, headers=headers or {}, data=data)
+    opener = urllib.request.build_opener(NoRedirect)
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return answer.status, dict(answer.headers), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[RunningDashboard]:
+    cluster = MadeUpCluster(started=time.time() - 700)
+    with dashboard(cluster.picture, past_s=600) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cookie(served: RunningDashboard) -> dict[str, str]:
+    status, headers, _ = get(served, f"/open?secret={served.secret}")
+    assert status == 303
+    assert "HttpOnly" in headers["set-cookie"]
+    assert "SameSite=strict" in headers["set-cookie"]
+    return {"Cookie": headers["set-cookie"].partition(";")[0]}
+
+
+@pytest.mark.parametrize("path", [*PAGES.values(), "/shares.csv", "/history.json?key=all", "/live", "/gpus.json"])
+def test_without_an_identity_there_is_no_page(served: RunningDashboard, path: str) -> None:
+    status, _, text = get(served, path)
+    assert status == 401
+    assert "gpu-node" not in text
+    assert "vision" not in text
+
+
+def test_the_secret_works_once(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    assert get(served, f"/open?secret={served.secret}")[0] == 401
+    assert get(served, "/open?secret=")[0] == 401
+    assert get(served, "/", headers=cookie)[0] == 200
+
+
+@pytest.mark.parametrize(("name", "path"), PAGES.items())
+def test_every_page_has_a_json_twin(served: RunningDashboard, cookie: dict[str, str], name: str, path: str) -> None:
+    status, headers, text = get(served, path, headers=cookie)
+    assert status == 200, text
+    assert headers["content-type"].startswith("text/html")
+    twin = "/overview.json" if path == "/" else f"{path}.json"
+    assert f'href="{twin}"' in text
+    status, headers, text = get(served, twin, headers=cookie)
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    assert json.loads(text)
+
+
+def test_scripts_and_styles_come_only_from_the_dashboard(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    _, headers, text = get(served, "/", headers=cookie)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+    assert " style=" not in text
+    assert "<script>" not in text
+    assert headers["cache-control"] == "no-store"
+
+
+def test_a_name_that_does_not_exist_is_404(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    for path in ("/gpus/GPU-none", "/pods/a/b", "/sessions/x", "/nodes/none", "/pods/a/b.json"):
+        assert get(served, path, headers=cookie)[0] == 404
+
+
+def test_the_history_of_all_gpus_adds_them_up(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    _, _, text = get(served, "/history.json?key=all", headers=cookie)
+    found = json.loads(text)
+    allocated = [each for each in found["lines"][0]["fields"]["allocated"] if each is not None]
+    assert allocated[-1] == pytest.approx(8.7, abs=0.01)
+    status, _, text = get(served, "/history.json?key=all&range=2y", headers=cookie)
+    assert (status, "must be one of 1h, 1d, 90d" in text) == (400, True)
+
+
+def test_a_request_for_another_host_name_gets_no_page(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    assert get(served, "/", headers={**cookie, "Host": "evil.example:80"})[0] == 421
+
+
+def test_a_form_of_another_site_does_not_log_out(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    foreign = {**cookie, "Origin": "http://evil.example"}
+    assert get(served, "/logout", headers=foreign, data=b"")[0] == 403
+    assert get(served, "/", headers=cookie)[0] == 200
+
+
+def test_tables_are_csv_and_a_cell_is_no_formula(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    _, headers, text = get(served, "/shares.csv", headers=cookie)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {"name", "share", "used", "verdict"} <= set(rows[0])
+    assert headers["content-disposition"] == 'attachment; filename="shares.csv"'
+    hostile = WaitingRequest("=cmd|' /C calc'!A0", "+1", "@SUM(1)", "", "-2", 1)
+    (row,) = csv.DictReader(io.StringIO(to_csv([hostile])))
+    assert row["namespace"].startswith("'=")
+    assert row["name"] == "'+1"
+
+
+def test_pods_of_other_namespaces_have_no_name_and_their_gpus_stay() -> None:
+    picture = MadeUpCluster().picture(1000.0)
+    seen = visible(picture, ViewRights("ana", namespaces=frozenset({"vision"})))
+    assert {use.namespace for use in seen.shares} == {"vision", ""}
+    assert len(seen.shares) == len(picture.shares)
+    assert {each.namespace for each in seen.waiting} == {"vision"}
+    assert sum(use.milli for use in seen.shares) == sum(use.milli for use in picture.shares)
+    nothing = visible(picture, ViewRights("nobody"))
+    assert {(use.namespace, use.pod, use.container, use.session) for use in nothing.shares} == {("", "", "", "")}
+
+
+def test_a_person_of_one_namespace_sees_only_its_pods_on_every_page() -> None:
+    access = DashboardAccess(owner=ViewRights("ana", namespaces=frozenset({"vision"})))
+    cluster = MadeUpCluster(started=time.time() - 700)
+    with dashboard(cluster.picture, access=access, past_s=60) as served:
+        _, headers, _ = get(served, f"/open?secret={served.secret}")
+        mine = {"Cookie": headers["set-cookie"].partition(";")[0]}
+        for path in PAGES.values():
+            status, _, text = get(served, path, headers=mine)
+            assert status == 200
+            for foreign in ("speech", "search/", "embedder", "ranker", "finetune", "sweep"):
+                assert foreign not in text, (path, foreign)
+        assert get(served, "/pods/speech/finetune-7b-5", headers=mine)[0] == 404
+        key = "pod/speech/finetune-7b-5/main/GPU-00000005-0000-4000-8000-000000000005"
+        assert get(served, f"/history.json?key={key}", headers=mine)[0] == 404
+        assert "speech" not in get(served, "/shares.csv", headers=mine)[2]
+
+
+def test_a_status_that_cannot_be_read_keeps_the_last_one_and_says_so() -> None:
+    cluster = MadeUpCluster(started=time.time())
+    with dashboard(cluster.picture, interval_s=0.1) as served:
+        _, headers, _ = get(served, f"/open?secret={served.secret}")
+        mine = {"Cookie": headers["set-cookie"].partition(";")[0]}
+
+        def fail(_at: float) -> Picture:
+            raise Unavailable("the API server does not answer")
+
+        served.read[0] = fail
+        deadline = time.monotonic() + 30
+        while "the API server does not answer" not in get(served, "/", headers=mine)[2]:
+            assert time.monotonic() < deadline
+        assert "12 GPUs" in get(served, "/gpus", headers=mine)[2]
+
+
+def test_logins_end(served: RunningDashboard) -> None:
+    now = [0.0]
+    access = DashboardAccess(owner=ViewRights("me", everything=True), clock=lambda: now[0])
+    cookie = access.open(access.secret)
+    assert cookie is not None
+    assert access.rights({COOKIE: cookie}, "", ()) is not None
+    now[0] = 13 * 3600.0
+    assert access.rights({COOKIE: cookie}, "", ()) is None
+    assert access.rights({}, "Bearer abc", ()) is None
+
+
+def test_problems_are_shown() -> None:
+    cluster = MadeUpCluster(started=time.time())
+    with dashboard(lambda at: replace(cluster.picture(at), problems=["n9: its agent is away"])) as served:
+        _, headers, _ = get(served, f"/open?secret={served.secret}")
+        mine = {"Cookie": headers["set-cookie"].partition(";")[0]}
+        assert "n9: its agent is away" in get(served, "/", headers=mine)[2]

@@ -1,0 +1,122 @@
+"""`milligpu dashboard --machine` in front of real sessions on a software GPU, and what the command refuses."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+MILLIGPU = str(Path(sys.executable).parent / "milligpu")
+PRICES = 'currency = "EUR"\n[gpu]\n"A10" = 3600.0\n'
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    # A socket's path must be short, and tmp_path is not.
+    runtime = f"/tmp/mg-dash-{os.getpid()}"
+    return {**os.environ, "XDG_RUNTIME_DIR": runtime, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@contextmanager
+def running(command: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+class Browser:
+    """Opens the printed address, keeps the cookie, and reads JSON twins."""
+
+    def __init__(self, url: str) -> None:
+        self._host = urlsplit(url).netloc
+        answer, _ = self._get(url.partition(self._host)[2], {})
+        self._cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
+
+    def _get(self, path: str, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = http.client.HTTPConnection(self._host, timeout=30)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer, body
+
+    def json(self, path: str) -> dict[str, object]:
+        answer, body = self._get(path, {"Cookie": self._cookie})
+        assert answer.status == 200, body
+        return json.loads(body)
+
+
+@pytest.mark.timeout(180)
+def test_a_machine_with_sessions_is_shown_with_its_shares_history_and_cost(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    prices = tmp_path / "prices.toml"
+    prices.write_text(PRICES)
+    options = ["--machine", "--listen", "127.0.0.1:0", "--interval", "0.5", "--prices", str(prices)]
+    options += ["--history", str(tmp_path / "history.db")]
+    with (
+        running(
+            [MILLIGPU, "run", "-p", "0.5", "-m", "1Gi", "--", "sh", "-c", "echo ready; exec sleep 600"], env
+        ) as held,
+        running(
+            [MILLIGPU, "run", "-p", "0.3", "-m", "1Gi", "--", "sh", "-c", "echo ready; exec sleep 600"], env
+        ) as too,
+    ):
+        for each in (held, too):
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        with running([MILLIGPU, "dashboard", *options], env) as served:
+            assert served.stderr is not None
+            browser = Browser(served.stderr.readline().split()[1])
+            shown = browser.json("/overview.json")
+            funnel = shown["funnel"]
+            assert isinstance(funnel, dict)
+            assert funnel["total"] == 1.0
+            assert funnel["allocated"] == pytest.approx(0.8)
+            deadline = time.monotonic() + 60
+            while (found := browser.json("/owners.json"))["total"] is None or _hours(found, "total") < 2 / 3600:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            # Two sources: the shares of the sessions, and what the service says is free of the GPU.
+            parts = [_hours({"cost": row["cost"]}, "cost") for row in found["owners"]]  # type: ignore[index, union-attr]
+            assert sum(parts) == pytest.approx(0.8 * _hours(found, "total"), rel=0.01)
+            assert sum(parts) + _hours(found, "unallocated") == pytest.approx(_hours(found, "total"), rel=1e-4)
+            assert found["currency"] == "EUR"
+    assert (tmp_path / "history.db").exists()
+
+
+def _hours(page: dict[str, object], name: str) -> float:
+    line = page[name]
+    return float(line["allocated_hours"]) if isinstance(line, dict) else 0.0  # pyright: ignore[reportUnknownArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--machine", "--listen", "7080"], "--listen: invalid value '7080': must be ADDRESS:PORT"),
+        (["--machine", "--listen", "0.0.0.0:0"], "a loopback address, or use --tokens"),
+        (["--machine", "--tokens"], "--tokens: invalid value '--machine'"),
+        (["--cluster", "--tokens", "--listen", "0.0.0.0:0"], "--tls-cert: required"),
+        (["--machine", "--tls-cert", "x"], "--tls-key: required: both or neither"),
+        (["--machine", "--prices", "/none"], "--prices: invalid value '/none'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    done = subprocess.run(
+        [MILLIGPU, "dashboard", *options],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
