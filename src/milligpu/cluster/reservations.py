@@ -35,6 +35,9 @@ PATIENCE_S = 1.0
 # A nomination that was not used is tried again after this long, then after twice as long, until capacity is freed.
 HOLD_OFF_S, HOLD_OFF_MAX_S = 2.0, 64.0
 
+# A pod of a queue keeps its place while the gate is removed and kube-scheduler gets to it.
+ADMITTED_S = 60.0
+
 _BEFORE_BIND = RESERVATIONS | {PodStage.WAITING}
 
 
@@ -155,6 +158,20 @@ class Reservations:
             self._shares.reserve(entry, grant, PodStage.NOMINATED, self._pods.now() + NOMINATED_S)
             self._shares.nominated[entry.spec.pod.uid] = entry
         return grant
+
+    def admit(self, entry: PodEntry, grant: Grant) -> None:
+        """Reserve a place for a pod of a queue, whose turn has come; its gate is removed next."""
+        assert entry.stage is PodStage.WAITING
+        self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
+
+    def find(self, spec: SchedulingSpec, rows: BoolArray | None) -> Grant | None:
+        """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing."""
+        return self._choice.among(spec, rows)
+
+    def put_back(self, entry: PodEntry) -> None:
+        """Release the place of a pod whose gate could not be removed."""
+        if entry.stage is PodStage.RESERVED:
+            self._shares.release(entry)
 
     def withdraw(self, entry: PodEntry) -> None:
         """Release the place of a nomination that could not be written, or that kube-scheduler did not use."""
