@@ -24,7 +24,11 @@ class Api:
         assert (method, path) == ("PATCH", "/apis/milligpu.dev/v1alpha1/gpuqueues/a/status")
         patch: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))
         self.writes.append(patch["status"])
-        whole = {"metadata": msgspec.to_builtins(self.found.metadata), "spec": {}, "status": patch["status"]}
+        whole: dict[str, Any] = {
+            "metadata": msgspec.to_builtins(self.found.metadata),
+            "spec": {},
+            "status": patch["status"],
+        }
         self.found = msgspec.json.decode(msgspec.json.encode(whole), type=KubeGpuQueue)
         return b"{}"
 

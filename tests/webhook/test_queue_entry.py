@@ -13,7 +13,10 @@ QUEUES = GpuQueues([GpuQueue("mine", namespaces=("n",)), GpuQueue("open"), GpuQu
 CONTROLLER = "system:serviceaccount:kube-system:job-controller"
 
 
-def entered(labels: dict[str, str] | None = None, user: str = "ann", namespace: str = "n", **notes: str) -> Any:
+def entered(
+    labels: dict[str, str] | None = None, *, user: str = "ann", namespace: str = "n", template: str = ""
+) -> dict[str, Any]:
+    notes = {names.USER: template} if template else {}
     pod: dict[str, Any] = {"metadata": {"labels": labels or {}, "annotations": notes}, "spec": {}}
     enqueue(pod, namespace, user, QUEUES)
     return pod
@@ -36,8 +39,8 @@ def test_kueues_pods_are_left_to_kueue() -> None:
 
 
 def test_a_controllers_pod_keeps_the_user_of_its_template() -> None:
-    assert entered(user=CONTROLLER, **{names.USER: "ann"})["metadata"]["annotations"] == {names.USER: "ann"}
-    assert entered(user="eve", **{names.USER: "ann"})["metadata"]["annotations"] == {names.USER: "eve"}
+    assert entered(user=CONTROLLER, template="ann")["metadata"]["annotations"] == {names.USER: "ann"}
+    assert entered(user="eve", template="ann")["metadata"]["annotations"] == {names.USER: "eve"}
 
 
 @pytest.mark.parametrize(
