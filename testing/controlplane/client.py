@@ -234,7 +234,7 @@ class SimulatedClient:
             pass  # objects that no code here reads
         elif parts[-1] == "resourcequotas":
             return b'{"items":[]}'
-        elif parts[-1] == "gpuclasses":
+        elif parts[-1] in {"gpuclasses", "gpuqueues"}:
             raise Refusal(NOT_FOUND, "the server could not find the requested resource")
         elif method == "GET" and parts[:2] == ["api", "v1"] and len(parts) == 3:
             return self._list(parts[2], query)
@@ -347,6 +347,10 @@ def _kind_of(path: str, kind: str) -> str:
         return f"list-{last}"
     if last == "status":
         return "resize" if kind == JSON_PATCH else "nominate"
-    return {"binding": "bind", "events": "event", "resourcequotas": "quota", "gpuclasses": "class"}.get(
-        last, "read"
-    )
+    return {
+        "binding": "bind",
+        "events": "event",
+        "resourcequotas": "quota",
+        "gpuclasses": "class",
+        "gpuqueues": "class",
+    }.get(last, "read")

@@ -22,7 +22,7 @@ from milligpu.scheduler.service import SchedulerService
 from milligpu.scheduler.settings import SchedulerSettings
 from milligpu.scheduler.term import LeaderTerm
 from milligpu.webhook.review import PodReviewer
-from milligpu.wire.kubernetes import KubeGpuClass, KubeNode
+from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode
 from testing.controlplane.client import Network, SimulatedClient
 from testing.controlplane.clock import ProcessLoop, VirtualClock
 from testing.controlplane.kube_scheduler import CLAIM, ONLY, REFUSED, KubeSchedulerModel
@@ -66,12 +66,18 @@ class ServiceProcess:
         api = cast(ApiClient, self.client)
         nodes = SharedWatch(Watch(api, "/api/v1/nodes", KubeNode))
         classes = SharedWatch(Watch(api, names.CLASSES_PATH, KubeGpuClass, retry_s=10.0, optional=True))
+        queues = SharedWatch(Watch(api, names.QUEUES_PATH, KubeGpuQueue, retry_s=10.0, optional=True))
         settings = SchedulerSettings(self.identity)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(nodes.run())
                 tasks.create_task(classes.run())
-                tasks.create_task(self.service.lead(api, settings, nodes, classes, now=self.loop.time))
+                tasks.create_task(queues.run())
+                tasks.create_task(
+                    self.service.lead(
+                        api, settings, nodes, classes, queues, now=self.loop.time, clock=self.loop.time
+                    )
+                )
         except asyncio.CancelledError:
             raise
         except BaseException as error:

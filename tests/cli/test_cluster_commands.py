@@ -235,3 +235,42 @@ def test_classes_are_listed_with_what_is_free_in_each(
 def test_a_cluster_without_classes_has_an_empty_list(cluster: tuple[ApiServer, list[str]], capsys: Capture) -> None:
     assert run(["class", "list", "-o", "json", *cluster[1]]) == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_queues_are_listed_with_their_lines_and_users_and_a_pod_says_where_it_stands(
+    cluster: tuple[ApiServer, list[str]], capsys: Capture
+) -> None:
+    api, kubeconfig = cluster
+    users = [{"name": "ann", "milli": 700.0, "at": 1.0}]
+    spec = {"ceiling": {"milli": 500}, "order": "fifo"}
+    api.put_list(
+        names.QUEUES_PATH,
+        {"metadata": {"name": "a", "uid": "qa"}, "spec": spec, "status": {"users": users}},
+        {"metadata": {"name": "b", "uid": "qb"}, "spec": {"parent": "gone"}},
+    )
+    main = {"name": "main", "resources": {"limits": {names.VGPU: "500"}}}
+    pods: list[dict[str, object]] = []
+    for name in ("one", "two", "three"):
+        meta = {"name": name, "namespace": "default", "uid": name, "labels": {names.QUEUE: "a"}}
+        notes = {"annotations": {names.USER: "bob"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        gates = {"schedulingGates": [{"name": names.QUEUE}]} if name != "one" else {}
+        pods.append({"metadata": {**meta, **notes}, "spec": {"containers": [main], **gates}})
+        api.objects[f"/api/v1/namespaces/default/pods/{name}"] = pods[-1]
+    api.put_list("/api/v1/pods", *pods)
+
+    assert run(["queue", "list", *kubeconfig]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:9] == ["a", "-", "fifo", "1", "0", "0.5", "0.5", "20Gi", "2"]
+    assert "the name of a GpuQueue" in lines[2]
+    assert run(["queue", "show", "a", "-o", "json", *kubeconfig]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["pod"], first["position"], first["user"], first["reason"]) == ("two", 1, "bob", "QueueCeiling")
+    assert second["message"].startswith("2nd of 2 in a; waits until pods of a end")
+    assert run(["queue", "show", "a", *kubeconfig]) == 0
+    assert "default/three" in capsys.readouterr().out
+    assert run(["queue", "show", "nope", *kubeconfig]) == 2
+    assert "one of a, b" in capsys.readouterr().err
+    assert run(["queue", "top", *kubeconfig]) == 0
+    assert ["bob", "a", "0.5", "0", "2"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert run(["explain", "two", "-n", "default", *kubeconfig]) == 0
+    assert capsys.readouterr().out.startswith("1st of 2 in a; waits until pods of a end")

@@ -34,11 +34,12 @@ from milligpu.manifests.rbac import SCHEDULER
 from milligpu.manifests.webhook_configuration import CONFIGURATION, WebhookAddress
 from milligpu.model import names
 from milligpu.model.grant import GpuShare, Grant
-from milligpu.model.names import CLASSES_PATH
+from milligpu.model.names import CLASSES_PATH, QUEUES_PATH
 from milligpu.model.request import ShareRequest
 from milligpu.webhook.known_classes import KnownClasses
+from milligpu.webhook.known_queues import KnownQueues
 from milligpu.webhook.service import WebhookServer, WebhookSettings
-from milligpu.wire.kubernetes import KubeGpuClass
+from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue
 from tests.e2e.caller import Caller
 from tests.e2e.scheduling import grant_of, overcommitted
 from tests.e2e.scheduling import grants as grants_now
@@ -441,8 +442,9 @@ async def rotate(cluster: Cluster, port: int) -> set[str]:
     seen: set[str] = set()
     async with ApiClient(config.find_cluster(str(cluster.kubeconfig))) as api:
         classes = KnownClasses(api, Watch(api, CLASSES_PATH, KubeGpuClass))
+        queues = KnownQueues(api, Watch(api, QUEUES_PATH, KubeGpuQueue))
         running = asyncio.create_task(
-            WebhookServer(api, WebhookSettings("127.0.0.1", port), lambda: None, classes, now=now).run()
+            WebhookServer(api, WebhookSettings("127.0.0.1", port), lambda: None, classes, queues, now=now).run()
         )
         await asyncio.to_thread(wait_trusted, cluster)
         behind = timedelta(0)

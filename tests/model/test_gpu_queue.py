@@ -12,6 +12,7 @@ from milligpu.model.gpu_queue import (
     Quota,
     parse_order,
     parse_quota,
+    usable_queues,
 )
 from milligpu.model.units import Mib, Milli
 
@@ -91,3 +92,24 @@ def test_only_queues_without_queues_below_them_take_pods() -> None:
     queues = GpuQueues([GpuQueue("lab"), GpuQueue("a", "lab"), GpuQueue("b", "lab"), GpuQueue("c")])
     assert [each.name for each in queues.leaves] == ["a", "b", "c"]
     assert [each.name for each in queues.line_of("a")] == ["a", "lab"]
+
+
+def test_queues_that_contradict_others_are_left_out_with_why() -> None:
+    child, parent = GpuQueue("child", "parent", Quota(Milli(500))), GpuQueue("parent", guarantee=Quota(Milli(1000)))
+    orphan, first, second = (
+        GpuQueue("orphan", "gone"),
+        GpuQueue("x", namespaces=("n",)),
+        GpuQueue("y", namespaces=("n",)),
+    )
+    queues, problems = usable_queues([child, parent, orphan, first, second])
+    assert [each.name for each in queues] == ["child", "parent", "x"]
+    assert problems.keys() == {"orphan", "y"}
+    assert "a namespace of one queue only: it is one of x" in problems["y"]
+    assert usable_queues([child, parent])[1] == {}
+
+
+def test_the_queue_of_a_pod_is_named_by_label_or_by_namespace() -> None:
+    queues = GpuQueues([GpuQueue("mine", namespaces=("n",)), GpuQueue("open")])
+    assert queues.queue_of("n", None) == "mine"
+    assert queues.queue_of("m", None) is None
+    assert queues.queue_of("m", "open") == "open"

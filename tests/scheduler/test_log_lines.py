@@ -124,7 +124,14 @@ def test_a_released_share_is_logged_in_one_line_with_the_reason(status: dict[str
     settings = SchedulerSettings(identity="me")
     watch = cast("Followed[Any]", None)
     term = LeaderTerm(
-        cast(ApiClient, Api()), settings, watch, watch, lambda: True, metrics=SchedulerMetrics(), now=lambda: 0.0
+        cast(ApiClient, Api()),
+        settings,
+        watch,
+        watch,
+        watch,
+        valid=lambda: True,
+        metrics=SchedulerMetrics(),
+        now=lambda: 0.0,
     )
     term._put_node(node("n0", 1))  # pyright: ignore[reportPrivateUsage]
     found = bound("a", World(nodes=1, cards=1), phase="Running")

@@ -20,7 +20,7 @@ from milligpu.model.errors import BadFormat
 from milligpu.model.gpu_class import GpuClasses, read_class
 from milligpu.model.units import Mib
 from milligpu.webhook.certificates import AUTHORITIES_MAX, issue_certificate, trust_bundle
-from milligpu.webhook.review import PodReviewer, UnknownClass
+from milligpu.webhook.review import PodReviewer, UnknownName
 from tests.dialects.golden import Case, cases
 from tests.dialects.test_normal import apply
 
@@ -91,7 +91,7 @@ def test_a_class_that_does_not_exist_is_refused_with_those_that_do(kind: str) ->
 def test_a_class_that_is_not_known_yet_is_looked_up_before_it_is_refused() -> None:
     spec = {"containers": [{"name": "c", "resources": {"limits": {"gpu-x": 1}}}]}
     request = {"uid": "u", "kind": {"kind": "Pod"}, "object": {"metadata": {"name": "p"}, "spec": spec}}
-    with pytest.raises(UnknownClass):
+    with pytest.raises(UnknownName):
         WEBHOOK.review(json.dumps({"request": request}).encode(), final=False)
 
 

@@ -94,6 +94,11 @@ COMMANDS: dict[str, CommandHelp] = {
         "List the sessions or pods that hold a share of a GPU or wait for one.",
         "milligpu ps -o wide",
     ),
+    "queue": CommandHelp(
+        "milligpu.cli.queue",
+        "Show the queues of the cluster, who waits in them and who had how much of late.",
+        "milligpu queue show team-a",
+    ),
     "resize": CommandHelp(
         "milligpu.cli.resize",
         "Change the share of a running session or pod.",

@@ -180,10 +180,10 @@ async def _serve(kubeconfig: str | None, settings: "SchedulerSettings", webhook:
     from milligpu.kube.api import ApiClient
     from milligpu.kube.config import find_cluster
     from milligpu.kube.watch import SharedWatch, Watch
-    from milligpu.model.names import CLASSES_PATH
+    from milligpu.model.names import CLASSES_PATH, QUEUES_PATH
     from milligpu.scheduler import service as scheduler
     from milligpu.webhook import service as admission
-    from milligpu.wire.kubernetes import KubeGpuClass, KubeNode
+    from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,10 +193,11 @@ async def _serve(kubeconfig: str | None, settings: "SchedulerSettings", webhook:
         # A cluster without the CRD refuses the watch; this is how soon a new one is found.
         listed = Watch(api, CLASSES_PATH, KubeGpuClass, retry_s=_ABSENT_S, optional=True)
         classes = SharedWatch(listed)
-        programs: list[Coroutine[Any, Any, object]] = [nodes.run(), classes.run()]
-        programs.append(scheduler.serve(api, settings, nodes, classes))
+        queues = SharedWatch(Watch(api, QUEUES_PATH, KubeGpuQueue, retry_s=_ABSENT_S, optional=True))
+        programs: list[Coroutine[Any, Any, object]] = [nodes.run(), classes.run(), queues.run()]
+        programs.append(scheduler.serve(api, settings, nodes, classes, queues))
         if webhook is not None:
-            programs.append(admission.serve(api, webhook, nodes, classes))
+            programs.append(admission.serve(api, webhook, nodes, classes, queues))
         tasks = {asyncio.create_task(program) for program in (*programs, stop.wait())}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

@@ -1,6 +1,7 @@
 """Pods and nodes as the API server shows them, reduced to what scheduling needs."""
 
 from dataclasses import dataclass
+from math import inf
 
 from milligpu.cluster.node_conditions import NodeCondition
 from milligpu.cluster.node_constraints import NodeConstraints, NodeFacts
@@ -25,6 +26,12 @@ class SchedulingSpec:
     shape: int
     """Equal numbers fit in the same places: if one such pod fits nowhere, none does."""
     preferences: Preferences = NO_PREFERENCES
+    queue: str = ""
+    """The queue in which the pod waits; empty for a pod of no queue."""
+    user: str = ""
+    """Who created the pod; empty where admission did not write it."""
+    time_limit_s: float = inf
+    """How long the pod runs at most (`activeDeadlineSeconds`)."""
 
     @property
     def wants_gpu(self) -> bool:
@@ -60,6 +67,12 @@ class ObservedPod:
     """Whether kube-scheduler found no node for the pod, for whatever reason."""
     resize: str = ""
     """The annotation by which a running pod asks for another share."""
+    queued: bool = False
+    """Whether the gate of its queue is the only scheduling gate that the pod has."""
+    created: float = 0.0
+    """When the pod was created, in seconds since 1970."""
+    ends: float = inf
+    """When a running pod ends at the latest, in seconds since 1970."""
 
     @property
     def uid(self) -> str:

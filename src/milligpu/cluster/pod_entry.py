@@ -47,6 +47,12 @@ class PodEntry:
     seen: bool = False
     """Whether the watch has shown the pod; kube-scheduler may ask about it before."""
     gated: bool = False
+    queued: bool = False
+    """Whether the gate of its queue is the pod's only scheduling gate."""
+    created: float = 0.0
+    """When the pod was created, in seconds since 1970."""
+    ends: float = FOREVER
+    """When a running pod ends at the latest, in seconds since 1970."""
     leaving: bool = False
     """Whether the pod is bound and being deleted."""
     resize: str = ""

@@ -18,6 +18,8 @@ class PodTable:
         self._list_began = 0
         self.resizing: dict[str, PodEntry] = {}
         """Bound pods with a resize annotation."""
+        self.in_queues: dict[str, PodEntry] = {}
+        """Pods of queues: waiting, admitted and bound."""
         self.last_asked = (0, -FOREVER)
         """The number of the newest pod that kube-scheduler has asked about, and when."""
         self.capacity_version = 0
@@ -45,11 +47,14 @@ class PodTable:
         """Add a pod, which waits."""
         entry = PodEntry(spec, self.now(), next(self._numbers))
         self._entries[spec.pod.uid] = self._waiting[spec.pod.uid] = entry
+        if spec.queue:
+            self.in_queues[spec.pod.uid] = entry
         return entry
 
     def remove(self, uid: str) -> None:
         del self._entries[uid]
         self._waiting.pop(uid, None)
+        self.in_queues.pop(uid, None)
         self.resizing.pop(uid, None)
 
     def set_waiting(self, entry: PodEntry) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
+from math import inf
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from milligpu.model.gpu import GpuState, Node
 from milligpu.model.gpu_class import GpuClasses, read_class
 from milligpu.model.grant import Grant
 from milligpu.model.request import PodRef, PodRequest
+from milligpu.model.timestamps import parse_timestamp
 from milligpu.model.units import BYTES_PER_MIB, parse_quantity
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
@@ -49,10 +51,15 @@ _EVICTED = "DisruptionTarget"
 Reader = Callable[[Mapping[str, Any]], PodRequest]
 
 
+class _Gate(msgspec.Struct):
+    name: str = ""
+
+
 class _Spec(msgspec.Struct):
     nodeName: str = ""
     schedulerName: str = "default-scheduler"
-    schedulingGates: list[msgspec.Raw] | None = None
+    schedulingGates: list[_Gate] | None = None
+    activeDeadlineSeconds: int | None = None
     priority: int = 0
     nodeSelector: dict[str, str] | None = None
     affinity: Affinity | None = None
@@ -78,8 +85,9 @@ class PodReader:
         spec = _spec_decoder.decode(pod.spec)
         meta, status = pod.metadata, pod.status
         grant = self._grant(meta) if spec.nodeName else None
+        scheduling = self._spec(pod, spec)
         return ObservedPod(
-            spec=self._spec(pod, spec),
+            spec=scheduling,
             node=spec.nodeName,
             grant=grant if isinstance(grant, Grant) else None,
             unreadable=grant if isinstance(grant, UnreadableGrant) else None,
@@ -90,6 +98,9 @@ class PodReader:
             other_reason=_other_reason(status),
             given_up=_unschedulable(status) is not None,
             resize=(meta.annotations or {}).get(names.RESIZE, ""),
+            queued=[each.name for each in spec.schedulingGates or ()] == [names.QUEUE],
+            created=parse_timestamp(meta.creationTimestamp) if scheduling.queue else 0.0,
+            ends=parse_timestamp(status.startTime) + scheduling.time_limit_s if status.startTime else inf,
         )
 
     def _spec(self, pod: KubePod, spec: _Spec) -> SchedulingSpec:
@@ -166,6 +177,9 @@ class PodReader:
             priority=spec.priority,
             shape=self._shape(request, mistake, constraints),
             preferences=read_preferences(pod.spec),
+            queue=(meta.labels or {}).get(names.QUEUE, ""),
+            user=(meta.annotations or {}).get(names.USER, ""),
+            time_limit_s=inf if spec.activeDeadlineSeconds is None else float(spec.activeDeadlineSeconds),
         )
 
     def _shape(self, request: PodRequest | None, mistake: str, constraints: NodeConstraints) -> int:

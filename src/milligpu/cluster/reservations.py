@@ -35,6 +35,9 @@ PATIENCE_S = 1.0
 # A nomination that was not used is tried again after this long, then after twice as long, until capacity is freed.
 HOLD_OFF_S, HOLD_OFF_MAX_S = 2.0, 64.0
 
+# A pod of a queue keeps its place while the gate is removed and kube-scheduler gets to it.
+ADMITTED_S = 60.0
+
 _BEFORE_BIND = RESERVATIONS | {PodStage.WAITING}
 
 
@@ -79,9 +82,12 @@ class Reservations:
     def offer(self, spec: SchedulingSpec, rows: BoolArray) -> list[str]:
         """Return all nodes among which kube-scheduler may choose, without keeping any; the bind takes the place.
 
-        Empty if there are none or only one, or if a place is kept for the pod: then `reserve_on` answers.
+        Empty if there are none or only one, or if a place is kept for the pod: then `reserve_on` answers. It also
+        answers for a pod of a queue, whose turn came with a place.
         """
         entry = self._entry_of(spec)
+        if spec.queue:
+            return []
         if entry.stage in RESERVATIONS:
             self._shares.release(entry)
         if entry.stage is not PodStage.WAITING or self._kept.under_way(spec.pod.uid) is not None:
@@ -180,6 +186,20 @@ class Reservations:
     def find(self, entry: PodEntry) -> Grant | None:
         """Return a place that a waiting pod's own conditions allow, without keeping it."""
         return self._choice.anywhere(entry.spec)
+
+    def admit(self, entry: PodEntry, grant: Grant) -> None:
+        """Reserve a place for a pod of a queue, whose turn has come; its gate is removed next."""
+        assert entry.stage is PodStage.WAITING
+        self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
+
+    def find_among(self, spec: SchedulingSpec, rows: BoolArray | None) -> Grant | None:
+        """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing."""
+        return self._choice.among(spec, rows)
+
+    def put_back(self, entry: PodEntry) -> None:
+        """Release the place of a pod whose gate could not be removed."""
+        if entry.stage is PodStage.RESERVED:
+            self._shares.release(entry)
 
     def withdraw(self, entry: PodEntry) -> None:
         """Release the place of a nomination that could not be written, or that kube-scheduler did not use."""

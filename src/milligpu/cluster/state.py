@@ -113,6 +113,7 @@ class ClusterState:
     def _put_bound(self, observed: ObservedPod) -> None:
         entry = self._entry(observed.spec)
         entry.seen, entry.resize, entry.leaving = True, observed.resize, observed.leaving
+        entry.created, entry.ends, entry.queued = observed.created, observed.ends, False
         if observed.resize:
             self.pods.resizing[observed.uid] = entry
         if entry.node == observed.node and entry.stage is not PodStage.WAITING:
@@ -131,6 +132,7 @@ class ClusterState:
         entry = self._entry(observed.spec)
         was_out = entry.gated or not entry.seen
         entry.seen, entry.gated = True, observed.gated or observed.leaving
+        entry.created, entry.queued = observed.created, observed.queued and not observed.leaving
         changed = entry.spec is not observed.spec
         entry.spec = observed.spec
         self.pods.waiting_version += changed or was_out
@@ -142,7 +144,8 @@ class ClusterState:
         entry.given_up = observed.given_up
         if refused:
             self.reservations.withdraw(entry)
-        if entry.stage in RESERVATIONS and (changed or entry.gated):
+        # A pod keeps the place that was reserved for it while the gate of its queue is being removed.
+        if entry.stage in RESERVATIONS and (changed or (entry.gated and not entry.queued)):
             self.shares.release(entry)
 
     def _entry(self, spec: SchedulingSpec) -> PodEntry:

@@ -9,8 +9,8 @@ import msgspec
 
 from milligpu.kube.api import MERGE_PATCH, ApiRefused, error_message
 from milligpu.model.errors import BadRequest, Unavailable
-from milligpu.model.names import CLASSES_PATH
-from milligpu.wire.kubernetes import KubeGpuClass, KubeNode, KubePod, ObjectList, Thing, decode_pod
+from milligpu.model.names import CLASSES_PATH, QUEUES_PATH
+from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode, KubePod, ObjectList, Thing, decode_pod
 
 # Longer lists are fetched in pages.
 _PAGE = 500
@@ -38,6 +38,7 @@ class _Change(msgspec.Struct):
 
 _nodes = msgspec.json.Decoder(ObjectList[KubeNode])
 _classes = msgspec.json.Decoder(ObjectList[KubeGpuClass])
+_queues = msgspec.json.Decoder(ObjectList[KubeGpuQueue])
 _pods = msgspec.json.Decoder(ObjectList[KubePod])
 
 
@@ -79,6 +80,16 @@ def list_classes(client: httpx2.Client) -> list[KubeGpuClass]:
     """Return the classes; none where the cluster does not know the kind."""
     try:
         return _listed(client, CLASSES_PATH, _classes)
+    except ApiRefused as error:
+        if error.status != _NOT_FOUND:
+            raise
+        return []
+
+
+def list_queues(client: httpx2.Client) -> list[KubeGpuQueue]:
+    """Return the queues; none where the cluster does not know the kind."""
+    try:
+        return _listed(client, QUEUES_PATH, _queues)
     except ApiRefused as error:
         if error.status != _NOT_FOUND:
             raise

@@ -11,7 +11,7 @@ token names, and to what an agent writes there, so that a stolen token is of use
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from milligpu.manifests.webhook_configuration import NEW_PODS, WebhookAddress
+from milligpu.manifests.webhook_configuration import CONTROLLERS, NEW_PODS, WebhookAddress
 from milligpu.model import names
 
 GRANTS = "grants.milligpu.dev"
@@ -20,6 +20,9 @@ POD_STATUSES = "pod-statuses.milligpu.dev"
 AGENT_NODES = "agent-nodes.milligpu.dev"
 AGENT_EVENTS = "agent-events.milligpu.dev"
 SCHEDULER_NODES = "scheduler-nodes.milligpu.dev"
+SCHEDULER_PODS = "scheduler-pods.milligpu.dev"
+QUEUE_GATES = "queue-gates.milligpu.dev"
+QUEUE_USERS = "queue-users.milligpu.dev"
 _NODE_CONDITIONS = (names.AGENT_READY, names.GPUS_HEALTHY)
 _NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"
 _SUBRESOURCE = "request.?subResource.orValue('')"
@@ -40,6 +43,11 @@ def admission_policies(namespace: str, scheduler: str, agent: str) -> list[dict[
         *_policy(AGENT_NODES, nodes, _agent_nodes(agent), account=agent),
         *_policy(AGENT_EVENTS, _writes("events.k8s.io", ["events"]), [_agent_events(agent)], account=agent),
         *_policy(SCHEDULER_NODES, nodes, [_scheduler_nodes(scheduler)], account=scheduler),
+        *_policy(SCHEDULER_PODS, _updates(["pods"]), [_scheduler_pods(scheduler)], account=scheduler),
+        *_policy(QUEUE_GATES, _updates(["pods"]), _queue_gates(scheduler)),
+        *_policy(QUEUE_USERS, _writes("", ["pods", "replicationcontrollers"]), [_queue_users("pods")]),
+        *_policy(f"template-{QUEUE_USERS}", _writes("apps", _APPS), [_queue_users("templates")]),
+        *_policy(f"job-{QUEUE_USERS}", _writes("batch", ["jobs", "cronjobs"]), [_queue_users("jobs")]),
     ]
 
 
@@ -122,6 +130,58 @@ def _scheduler_nodes(account: str) -> _Check:
     )
 
 
+def _scheduler_pods(account: str) -> _Check:
+    """The scheduler removes the gates of queues."""
+    rest = f"{_same_fields('spec', ('schedulingGates',))} && {_same_metadata()}"
+    return (
+        f"{_gates('object')} == {_gates('oldObject')}.filter(g, g.name != '{names.QUEUE}') && {rest}",
+        f"{account} may only remove the scheduling gate {names.QUEUE} of a pod",
+    )
+
+
+def _queue_gates(account: str) -> list[_Check]:
+    """Whose turn has come is decided by the scheduler, and a pod stays in its queue."""
+    has = f"exists(g, g.name == '{names.QUEUE}')"
+
+    def label(pod: str) -> str:
+        return f"{pod}.metadata.?labels[?'{names.QUEUE}'].orValue('')"
+
+    return [
+        (
+            f"{_gates('object')}.{has} || !{_gates('oldObject')}.{has} || request.userInfo.username == '{account}'",
+            f"only {account} may remove the scheduling gate {names.QUEUE}",
+        ),
+        (f"{label('object')} == {label('oldObject')}", f"the label {names.QUEUE} stays as it was at admission"),
+    ]
+
+
+def _gates(pod: str) -> str:
+    return f"{pod}.spec.?schedulingGates.orValue([])"
+
+
+_APPS = ["deployments", "replicasets", "statefulsets", "daemonsets"]
+_POD_OF = {
+    "pods": "(dyn({0}).kind == 'Pod' ? dyn({0}) : dyn({0}).spec.template)",
+    "templates": "dyn({0}).spec.template",
+    "jobs": "(has(dyn({0}).spec.jobTemplate) ? dyn({0}).spec.jobTemplate.spec.template : dyn({0}).spec.template)",
+}
+"""CEL: the pod that an object is or creates."""
+
+
+def _queue_users(where: str) -> _Check:
+    """Let everybody write only their own name; controllers copy it from a template into its pods."""
+
+    def value(thing: str) -> str:
+        return f"{_POD_OF[where].format(thing)}.?metadata.?annotations[?'{names.USER}'].orValue('')"
+
+    before = f"(oldObject == null ? '' : {value('oldObject')})"
+    name, after = "request.userInfo.username", value("object")
+    return (
+        f"[{after}].all(u, u == '' || u == {before} || u == {name} || {name}.startsWith('{CONTROLLERS}'))",
+        f"the annotation {names.USER} can only be the name of the user who writes it",
+    )
+
+
 # -- CEL -------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +232,10 @@ def _same_entries(key: str, but: Iterable[str], prefix: str = "") -> str:
 
 
 # -- objects ---------------------------------------------------------------------------------------------------
+
+
+def _updates(resources: list[str]) -> dict[str, Any]:
+    return {**_writes("", resources), "operations": ["UPDATE"]}
 
 
 def _writes(group: str, resources: list[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from milligpu.model.gpu_class import NAME_MAX
+from milligpu.model.gpu_queue import QUOTA_MILLI_MAX, WEIGHT_MAX, QueueOrder
 from milligpu.model.names import GROUP_VERSION
 from milligpu.model.requirements import FORMS, GRAMMAR, TEXT_MAX
 
@@ -129,5 +130,138 @@ def sharepod_crd() -> dict[str, Any]:
             "scope": "Namespaced",
             "names": {**kinds, "shortNames": ["shp"]},
             "versions": [version],
+        },
+    }
+
+
+def queue_crd() -> dict[str, Any]:
+    """`GpuQueue`: what the pods of a team may have together, and in which order they get it."""
+    name = {"type": "string", "minLength": 1, "maxLength": 63}
+    spec: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "parent": {**name, "description": "The queue above this one."},
+            "guarantee": _quota("What its pods get before any queue gets more than its own guarantee."),
+            "ceiling": _quota("What its pods never exceed."),
+            "weight": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": WEIGHT_MAX,
+                "default": 1,
+                "description": "Its part of what no guarantee covers, relative to its siblings.",
+            },
+            "order": {
+                "type": "string",
+                "enum": [str(each) for each in QueueOrder],
+                "default": str(QueueOrder.FAIR),
+                "description": "fifo: who came first. fair: the user who had least of late.",
+            },
+            "lend": {
+                "type": "boolean",
+                "default": True,
+                "description": "Whether others may use what is idle of the guarantee.",
+            },
+            "namespaces": {
+                "type": "array",
+                "maxItems": 1000,
+                "items": name,
+                "x-kubernetes-list-type": "set",
+                "description": "The namespaces whose pods wait in this queue; without any, pods name it by label.",
+            },
+        },
+        "x-kubernetes-validations": [
+            {
+                "rule": "!has(self.guarantee) || !has(self.ceiling) || !has(self.ceiling.milli) || "
+                "!has(self.guarantee.milli) || self.guarantee.milli <= self.ceiling.milli",
+                "message": "guarantee.milli: at most ceiling.milli",
+                "fieldPath": ".guarantee",
+            }
+        ],
+    }
+    user = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string"},
+            "milli": {"type": "number", "description": "Milli-GPU of late, on average; half-life: a week."},
+            "at": {"type": "number", "description": "When that was right, in seconds since 1970."},
+        },
+    }
+    whole = {"type": "integer", "format": "int64", "minimum": 0}
+    status = {
+        "type": "object",
+        "properties": {
+            "conditions": _CONDITIONS,
+            "heldMilli": whole,
+            "heldMib": whole,
+            "waiting": whole,
+            "users": {
+                "type": "array",
+                "items": user,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        },
+    }
+    columns = [
+        {"name": "Guarantee", "type": "integer", "jsonPath": ".spec.guarantee.milli"},
+        {"name": "Ceiling", "type": "integer", "jsonPath": ".spec.ceiling.milli"},
+        {"name": "Held", "type": "integer", "jsonPath": ".status.heldMilli"},
+        {"name": "Waiting", "type": "integer", "jsonPath": ".status.waiting"},
+        {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
+        {"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].reason"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]
+    rules = [
+        {
+            "rule": "size(self.metadata.name) <= 63",
+            "message": "metadata.name: at most 63 characters, as it is a label",
+        },
+        {
+            "rule": "!has(self.spec.parent) || self.spec.parent != self.metadata.name",
+            "message": "spec.parent: must be another queue",
+        },
+    ]
+    schema = {
+        "type": "object",
+        "required": ["spec"],
+        "properties": {"spec": spec, "status": status},
+        "x-kubernetes-validations": rules,
+    }
+    version: dict[str, Any] = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    kinds = {"kind": "GpuQueue", "listKind": "GpuQueueList", "plural": "gpuqueues", "singular": "gpuqueue"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"gpuqueues.{GROUP}"},
+        "spec": {"group": GROUP, "scope": "Cluster", "names": kinds, "versions": [version]},
+    }
+
+
+def _quota(description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {
+            "milli": {
+                "type": "integer",
+                "format": "int64",
+                "minimum": 0,
+                "maximum": QUOTA_MILLI_MAX,
+                "description": "Milli-GPU: 1000 are one GPU.",
+            },
+            "memory": {
+                "type": "string",
+                "pattern": "^[0-9]+(Mi|Gi|Ti)$",
+                "maxLength": 16,
+                "description": "GPU memory, such as 160Gi.",
+            },
         },
     }

@@ -17,7 +17,8 @@ KUBE_SCHEDULER_LEASE = "milligpu-kube-scheduler"
 """The leader Lease of the kube-scheduler next to the scheduler service, which the service follows."""
 _GROUP = GROUP_VERSION.partition("/")[0]
 
-# To read the cluster state, bind, nominate, evict, write events and the conditions of nodes and classes. The
+# To read the cluster state, bind, nominate, evict, write events, the conditions of nodes and classes and the status
+# of queues, and to remove the gates of queues: an admission policy lets it patch nothing else of a pod. The
 # scheduler can create only Bindings, evictions and events, delete nothing else, and read no secret.
 _CLUSTER_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
@@ -25,8 +26,9 @@ _CLUSTER_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/status", "nodes/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
-    {"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [_GROUP], "resources": ["gpuclasses/status"], "verbs": ["patch"]},
+    {"apiGroups": [_GROUP], "resources": ["gpuclasses", "gpuqueues"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [_GROUP], "resources": ["gpuclasses/status", "gpuqueues/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
 ]
 
 # With admission: to write its CA into its own configurations, and to run SharePods as pods.
@@ -115,9 +117,9 @@ _READERS: dict[str, Any] = {
         "name": "milligpu-view",
         "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"},
     },
-    "rules": [{"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["get", "list", "watch"]}],
+    "rules": [{"apiGroups": [_GROUP], "resources": ["gpuclasses", "gpuqueues"], "verbs": ["get", "list", "watch"]}],
 }
-"""Adds the classes to what Kubernetes' own role `view` may read."""
+"""Adds classes and queues to what Kubernetes' own role `view` may read."""
 
 
 def _own_rules(*leases: str) -> list[dict[str, Any]]:

@@ -8,7 +8,9 @@
   admitted (Ignore), and their invalid pods are refused one by one.
 - Objects that create pods and name a class by its resource are changed, because the API server refuses that
   resource. While the webhook is down they are refused (Fail).
-- Classes are checked before they are stored. While the webhook is down none is created or changed (Fail).
+- Objects that create pods get the name of the user who created them, if the cluster has queues. While the webhook
+  is down they are admitted without (Ignore), and their pods count for their namespace.
+- Classes and queues are checked before they are stored. While the webhook is down none can be changed (Fail).
 
 The API server itself decides which pods request GPUs, by match conditions over names. A name that only looks like a
 request reaches the webhook, which then reads no request.
@@ -28,6 +30,8 @@ CONFIGURATION = "milligpu"
 """The name of both configuration objects, for pods and for objects that create pods."""
 OPT_OUT = names.PREFIX + "admission"
 """A label of namespaces: with the value "off" the API server never calls the webhook for them."""
+CONTROLLERS = "system:serviceaccount:kube-system:"
+"""Beginning of the accounts that create pods from users' templates."""
 # Components of the cluster run here, and some of them must see all GPUs.
 _SYSTEM = ("kube-system", "kube-public", "kube-node-lease")
 NVIDIA_NAMESPACES = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
@@ -78,6 +82,7 @@ def _mutating(target: WebhookAddress, known: DialectRegistry, hides_gpus: bool) 
             {**_webhook(target, "gpus", asks, "Fail"), "rules": [NEW_PODS], **again},
             *(hiding if hides_gpus else ()),
             {**_webhook(target, "templates", _names_class(), "Fail"), "rules": _TEMPLATES, **again},
+            {**_webhook(target, "users", _by_user(known), "Ignore"), "rules": _TEMPLATES, **again},
         ],
     }
 
@@ -108,6 +113,12 @@ def _names_class() -> str:
     return f"[{_TEMPLATE}].exists(pod, {containers}) || ({had})"
 
 
+def _by_user(known: DialectRegistry) -> str:
+    """CEL: whether a user, and no controller, writes a template that requests GPUs."""
+    asks = f"[{_TEMPLATE}].exists(pod, {asks_for_gpus('pod', known)})"
+    return f"!request.userInfo.username.startsWith('{CONTROLLERS}') && {asks}"
+
+
 def _validating(target: WebhookAddress, known: DialectRegistry) -> dict[str, Any]:
     asks = f"[{_TEMPLATE}].exists(pod, {asks_for_gpus('pod', known)})"
     return {
@@ -116,7 +127,8 @@ def _validating(target: WebhookAddress, known: DialectRegistry) -> dict[str, Any
         "metadata": {"name": CONFIGURATION},
         "webhooks": [
             _webhook(target, "workloads", asks, "Ignore") | {"rules": _WORKLOADS},
-            _webhook(target, "classes", "true", "Fail") | {"rules": [_CLASSES]},
+            _webhook(target, "classes", "true", "Fail") | {"rules": [_objects("gpuclasses")]},
+            _webhook(target, "queues", "true", "Fail") | {"rules": [_objects("gpuqueues")]},
         ],
     }
 
@@ -154,13 +166,6 @@ NEW_PODS = {
     "scope": "Namespaced",
 }
 EPHEMERAL = {**NEW_PODS, "operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]}
-_CLASSES = {
-    "apiGroups": [names.GROUP_VERSION.partition("/")[0]],
-    "apiVersions": ["*"],
-    "operations": ["CREATE", "UPDATE"],
-    "resources": ["gpuclasses"],
-    "scope": "Cluster",
-}
 _WORKLOADS: list[dict[str, Any]] = [
     {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": kinds}
     for group, kinds in (
@@ -171,6 +176,17 @@ _WORKLOADS: list[dict[str, Any]] = [
 ]
 
 _TEMPLATES = [rule for rule in _WORKLOADS if rule["resources"] != ["sharepods"]]
+
+
+def _objects(kind: str) -> dict[str, Any]:
+    """Writes of our own objects of this kind."""
+    return {
+        "apiGroups": [names.GROUP_VERSION.partition("/")[0]],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [kind],
+        "scope": "Cluster",
+    }
 
 
 def asks_for_gpus(pod: str, known: DialectRegistry) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.model.units import MIB_MAX, Mib, Milli, parse_size, parse_whole, show_mib, show_milli
 
@@ -54,6 +55,8 @@ class GpuQueue:
     order: QueueOrder = QueueOrder.FAIR
     lends: bool = True
     """Whether others may use what it leaves idle of its guarantee."""
+    namespaces: tuple[str, ...] = ()
+    """The namespaces whose pods go to this queue; with none, pods of every namespace may name it."""
 
 
 def parse_quota(field: str, value: Mapping[str, object] | None, missing: Quota) -> Quota:
@@ -89,6 +92,17 @@ class GpuQueues:
             self._children.setdefault(each.parent, []).append(each)
         for each in self:
             self._check_children(each)
+        self._by_namespace = self._namespaces()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GpuQueues) and self._queues == other._queues
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._queues.values()))
+
+    def with_queue(self, new: GpuQueue) -> "GpuQueues":
+        """These queues and a new one, or a new version of one. Raises `BadRequest` for contradictions."""
+        return GpuQueues([*(each for each in self if each.name != new.name), new])
 
     def __iter__(self) -> Iterator[GpuQueue]:
         return iter(self._queues.values())
@@ -118,6 +132,39 @@ class GpuQueues:
             found.append(self._queues[name])
             name = found[-1].parent
         return tuple(found)
+
+    def queue_of(self, namespace: str, named: str | None) -> str | None:
+        """The queue of a pod that names one, or is in the namespace of one; None if it is in no queue.
+
+        Raises `BadRequest` for a queue that does not exist, takes no pods, or is for other namespaces.
+        """
+        if named is None:
+            return self._by_namespace.get(namespace)
+        found = self._queues.get(named)
+        if found is None:
+            exist = ", ".join(each.name for each in self.leaves) or "none exists"
+            raise BadRequest(names.QUEUE, named, f"the name of a GpuQueue; existing queues: {exist}")
+        if self.children(named):
+            below = ", ".join(each.name for each in self.children(named))
+            raise BadRequest(names.QUEUE, named, f"a queue without queues below it, such as {below}")
+        if found.namespaces and namespace not in found.namespaces:
+            allowed = ", ".join(found.namespaces)
+            raise BadRequest(names.QUEUE, named, f"a queue for namespace {namespace}: this one is for {allowed}")
+        return named
+
+    def _namespaces(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for each in self:
+            if each.namespaces and self.children(each.name):
+                below = ", ".join(child.name for child in self.children(each.name))
+                want = f"empty: pods go to the queues below it ({below})"
+                raise BadRequest(f"queue {each.name}: spec.namespaces", each.namespaces[0], want)
+            for namespace in each.namespaces:
+                other = found.setdefault(namespace, each.name)
+                if other != each.name:
+                    want = f"a namespace of one queue only: it is one of {other}"
+                    raise BadRequest(f"queue {each.name}: spec.namespaces", namespace, want)
+        return found
 
     def _check(self, queue: GpuQueue) -> None:
         if queue.parent and queue.parent not in self._queues:
@@ -166,3 +213,34 @@ def _shown(quota: Quota) -> str:
         show_mib(quota.mib) if quota.mib else "",
     ]
     return " with ".join(part for part in parts if part) or "unlimited"
+
+
+def usable_queues(queues: Iterable[GpuQueue]) -> tuple[GpuQueues, dict[str, str]]:
+    """All queues that do not contradict others, and what is wrong with the rest, by name.
+
+    Admission refuses contradictions, but two queues may be created at the same moment, or a parent deleted.
+    """
+    every = sorted(queues, key=lambda each: each.name)
+    try:
+        return GpuQueues(every), {}
+    except BadRequest:
+        pass
+    accepted, problems = list[GpuQueue](), dict[str, str]()
+    rest = every
+    while rest:
+        problems, again = {}, list[GpuQueue]()
+        for each in rest:
+            try:
+                GpuQueues([*accepted, each])
+            except BadRequest as error:
+                problems[each.name] = error.message
+                again.append(each)
+            else:
+                accepted.append(each)
+        if len(again) == len(rest):
+            break
+        rest = again
+    return GpuQueues(accepted), problems
+
+
+NO_QUEUES = GpuQueues()

@@ -113,6 +113,29 @@ class ClassReason(StrEnum):
     """Its fallback does not exist: its pods get GPUs of the class itself only."""
 
 
+class QueueReason(StrEnum):
+    """Why a pod waits in its queue, and the reason of the condition `Ready` of a `GpuQueue`."""
+
+    USABLE = "Usable"
+    """The queue is as its author wrote it."""
+    INVALID = "InvalidQueue"
+    """The queue contradicts another one: its pods wait."""
+    GONE = "QueueGone"
+    """The pod's queue does not exist."""
+    BAD_REQUEST = "BadRequest"
+    """The pod's request cannot be read; admission would refuse it today."""
+    WAITS_FOR_TURN = "WaitsForTurn"
+    """Other pods of the queue come before, and room for the first of them is kept."""
+    NO_ROOM = "WaitsForRoom"
+    """It is the pod's turn, and no GPU has room for it."""
+    CEILING = "QueueCeiling"
+    """The queue, or one above it, has all that it may have."""
+    KEPT_FOR_OWNERS = "KeptForOwners"
+    """What is free belongs to queues that do not lend."""
+    ADMITTED = "Admitted"
+    """The pod's turn has come, and a place is reserved for it."""
+
+
 class AttachReason(StrEnum):
     """Why the agent does not start a container with the grant of its pod. Each is also an `EventReason`."""
 
@@ -132,6 +155,10 @@ class EventReason(StrEnum):
 
     GPU_UNAVAILABLE = "GPUUnavailable"
     """The pod waits, because no GPU fits; written by the scheduler."""
+    QUEUED = "Queued"
+    """The pod waits in its queue."""
+    QUEUE_GONE = QueueReason.GONE
+    """The pod's queue does not exist."""
     RESIZED = "Resized"
     """The pod's share is the one that it asked for."""
     RESIZE_WAITS = "ResizeWaits"

@@ -6,12 +6,13 @@ start in order or early, and none makes the first of its queue late.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 
 from milligpu.model.grant import Grant
+from milligpu.model.reasons import QueueReason
 from milligpu.placement.decide import Placer
-from milligpu.placement.fit import RequestKey
+from milligpu.placement.snapshot import BoolArray
 from milligpu.queues.opening import Opening, find_opening, kept_room
 from milligpu.queues.order import FOREVER, QueuedPod, WaitingLines
 
@@ -29,19 +30,50 @@ class Started:
     """Whether it starts before a pod that was in front of it."""
 
 
+class PlaceFinder:
+    """Where a pod goes, and what it holds then: by its request alone. A cluster has more conditions."""
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+
+    def place(self, pod: QueuedPod) -> Grant | None:
+        """Choose a place that is free now."""
+        return self._placer.place(pod.request)
+
+    def hold(self, pod: QueuedPod, grant: Grant) -> None:
+        """Count the place of a pod that starts."""
+        self._placer.snapshot.take(self._placer.holding(pod.request, grant), force=True)
+
+    def rows(self, pod: QueuedPod) -> BoolArray | None:  # noqa: ARG002 - requests alone exclude no node
+        """The rows of the nodes on which the pod may be; None for all."""
+        return None
+
+
 class Admission:
     """Decides over a placer, and keeps what it decided in it; the caller says when pods end."""
 
-    def __init__(self, placer: Placer, lines: WaitingLines, capacity: int) -> None:
-        """`capacity` is all milli-GPU of the cluster."""
+    def __init__(
+        self,
+        placer: Placer,
+        lines: WaitingLines,
+        capacity: int,
+        *,
+        places: PlaceFinder | None = None,
+        ends: MutableMapping[str, float] | None = None,
+    ) -> None:
+        """`capacity` is all milli-GPU of the cluster; `ends` has the latest end of each pod that runs already."""
         self.placer = placer
+        self._places = places or PlaceFinder(placer)
         self.lines = lines
         self.openings: dict[str, Opening] = {}
         """The room of every pod that is first in its queue and does not fit."""
         self._capacity = capacity
-        self._ends: dict[str, float] = {}
+        self._ends: MutableMapping[str, float] = {} if ends is None else ends
         self._held = 0
-        self._refused: set[tuple[RequestKey, float]] = set()
+        self.refused: set[tuple[object, float]] = set()
+        """What was tried and fits nowhere; to be forgotten when capacity is released."""
+        self.reasons: dict[str, QueueReason] = {}
+        """Why pods that were looked at did not start, by uid."""
 
     def add(self, pod: QueuedPod) -> None:
         """A pod came."""
@@ -54,7 +86,7 @@ class Admission:
         del self._ends[pod.name]
         self._held -= pod.milli
         self.lines.ended(pod, now)
-        self._refused.clear()
+        self.refused.clear()
 
     def start(self, now: float) -> Iterator[Started]:
         """Start all pods that may start now."""
@@ -66,9 +98,8 @@ class Admission:
         try:
             while (queue := self.lines.next_queue(heads)) is not None:
                 pod = heads.pop(queue.name)
-                key = RequestKey.of(pod.request), pod.time_limit_s
-                searched[queue.name] += key not in self._refused
-                started = self._try(pod, key, now, kept, first=queue.name not in passed)
+                searched[queue.name] += pod.key not in self.refused
+                started = self._try(pod, now, kept, first=queue.name not in passed)
                 if started is not None:
                     yield started
                 else:
@@ -81,16 +112,19 @@ class Admission:
             # A pod that is no longer first has no room that anybody goes around.
             self.openings = {each.name: self.openings[each.name] for each in kept}
 
-    def _try(
-        self, pod: QueuedPod, key: tuple[RequestKey, float], now: float, kept: list[QueuedPod], *, first: bool
-    ) -> Started | None:
-        if self.lines.over_ceiling(pod) is not None or not self._may_borrow(pod):
+    def _try(self, pod: QueuedPod, now: float, kept: list[QueuedPod], *, first: bool) -> Started | None:
+        if self.lines.over_ceiling(pod) is not None:
+            self.reasons[pod.name] = QueueReason.CEILING
             return None
-        if key not in self._refused:
-            grant = self.placer.place(pod.request) or self._before_they_start(pod, now, kept)
+        if not self._may_borrow(pod):
+            self.reasons[pod.name] = QueueReason.KEPT_FOR_OWNERS
+            return None
+        if pod.key not in self.refused:
+            grant = self._places.place(pod) or self._before_they_start(pod, now, kept)
             if grant is not None:
                 return self._started(pod, grant, now, early=not first)
-            self._refused.add(key)
+            self.refused.add(pod.key)
+        self.reasons[pod.name] = QueueReason.NO_ROOM if first else QueueReason.WAITS_FOR_TURN
         if first:
             self._keep_room(pod, now, kept)
         return None
@@ -107,7 +141,7 @@ class Admission:
             return None
         rooms = [self.placer.release(_kept_name(each)) for each in late]
         try:
-            return self.placer.place(pod.request)
+            return self._places.place(pod)
         finally:
             for room in rooms:
                 self.placer.snapshot.take(room, force=True)
@@ -118,14 +152,14 @@ class Admission:
         self.openings.pop(pod.name, None)
         self._ends[pod.name] = now + pod.time_limit_s
         self._held += pod.milli
-        holding = self.placer.holding(pod.request, grant)
-        self.placer.snapshot.take(holding, force=True)
+        self.reasons.pop(pod.name, None)
+        self._places.hold(pod, grant)
         return Started(pod, grant, early)
 
     def _keep_room(self, pod: QueuedPod, now: float, kept: list[QueuedPod]) -> None:
         opening = self.openings.get(pod.name)
         if opening is None or opening.at < now:
-            opening = find_opening(self.placer, pod.request, self._ends)
+            opening = find_opening(self.placer, pod.request, self._ends, self._places.rows(pod))
         if opening is None:
             return
         self.openings[pod.name] = opening

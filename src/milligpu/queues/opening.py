@@ -14,7 +14,7 @@ from milligpu.model.grant import Grant
 from milligpu.model.request import PodRequest
 from milligpu.model.units import Mib, Milli
 from milligpu.placement.decide import Placer
-from milligpu.placement.snapshot import Holding
+from milligpu.placement.snapshot import BoolArray, Holding
 from milligpu.queues.order import FOREVER
 
 # Nodes that are looked at, those with the most free GPU first. More nodes cost more and find little.
@@ -30,20 +30,33 @@ class Opening:
     """When at the latest; `FOREVER` where that depends on a pod without a time limit."""
 
 
-def find_opening(placer: Placer, request: PodRequest, ends: Mapping[str, float]) -> Opening | None:
-    """Find the earliest room; None if no node is large enough. `ends` has the latest end of every running pod."""
+def find_opening(
+    placer: Placer, request: PodRequest, ends: Mapping[str, float], allowed: BoolArray | None = None
+) -> Opening | None:
+    """Find the earliest room; None if no node is large enough. `ends` has the latest end of every running pod.
+
+    `allowed` are the rows of the nodes on which the pod may be; None for all.
+    """
     best: Opening | None = None
-    for node in _nodes(placer, request):
+    for node in _nodes(placer, request, allowed):
+        if best is not None and not _ends_before(placer, node, ends, best.at):
+            continue
         found = _opening_on(placer, request, node, ends, best.at if best else FOREVER)
         if found is not None and (best is None or found.at < best.at):
             best = found
     return best
 
 
-def _nodes(placer: Placer, request: PodRequest) -> list[str]:
+def _ends_before(placer: Placer, node: str, ends: Mapping[str, float], at: float) -> bool:
+    """Whether any pod of the node ends before this time: otherwise it cannot have room before."""
+    return any(each.pod in ends and ends[each.pod] < at for each in placer.snapshot.holdings_on(node))
+
+
+def _nodes(placer: Placer, request: PodRequest, allowed: BoolArray | None) -> list[str]:
     """The nodes whose GPUs are of a kind that fits, those with the most free first."""
     snap, spec = placer.snapshot, placer.spec(request)
-    rows = np.flatnonzero(spec.allowed[snap.kind] & (snap.cpu >= 0))
+    fits = spec.allowed[snap.kind] & (snap.cpu >= 0)
+    rows = np.flatnonzero(fits if allowed is None else fits & allowed)
     free = np.maximum(snap.offered[rows], 0)
     # What several GPUs need is free on as many; the fullest of the others do not matter.
     count = max(1, min(spec.most, free.shape[1]))

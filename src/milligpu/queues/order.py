@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from milligpu.model.gpu_queue import GpuQueue, GpuQueues, QueueOrder, Quota
 from milligpu.model.request import PodRequest
 from milligpu.model.units import Mib, Milli
+from milligpu.placement.fit import RequestKey
 from milligpu.queues.usage import HALF_LIFE_S, DecayedUsage
 
 FOREVER = float("inf")
@@ -25,6 +26,13 @@ class QueuedPod:
     mib: Mib
     time_limit_s: float = FOREVER
     """How long it runs at most, if its author said so."""
+    shape: int | None = None
+    """Equal numbers fit in the same places; None where only the request decides."""
+
+    @property
+    def key(self) -> tuple[object, float]:
+        """Pods with equal keys fit in the same places at the same times."""
+        return RequestKey.of(self.request) if self.shape is None else self.shape, self.time_limit_s
 
     @property
     def name(self) -> str:
@@ -72,10 +80,14 @@ class WaitingLines:
         """A pod gave its share back."""
         self._hold(pod, -1, now)
 
-    def _hold(self, pod: QueuedPod, sign: int, now: float) -> None:
+    def count(self, pod: QueuedPod, sign: int) -> None:
+        """Count what a pod holds in its queue and in those above it."""
         for queue in self._above[pod.queue]:
             self.state[queue.name].milli += sign * pod.milli
             self.state[queue.name].mib += sign * pod.mib
+
+    def _hold(self, pod: QueuedPod, sign: int, now: float) -> None:
+        self.count(pod, sign)
         users = self.state[pod.queue].users
         users[pod.user] = users.get(pod.user, DecayedUsage(at=now)).hold(sign * pod.milli, now, self._half_life_s)
 

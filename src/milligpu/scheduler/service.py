@@ -15,7 +15,7 @@ from milligpu.scheduler.leader import LeaderElection
 from milligpu.scheduler.metrics import SchedulerMetrics
 from milligpu.scheduler.settings import SchedulerSettings
 from milligpu.scheduler.term import LeaderTerm
-from milligpu.wire.kubernetes import KubeGpuClass, KubeNode
+from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode
 
 log = structlog.get_logger()
 
@@ -98,8 +98,10 @@ class SchedulerService:
         settings: SchedulerSettings,
         nodes: Followed[KubeNode],
         classes: Followed[KubeGpuClass],
+        queues: Followed[KubeGpuQueue],
         *,
         now: Callable[[], float],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Take part in leader election until cancelled, then end binds and release the leader Lease."""
         lease = (settings.namespace, settings.lease)
@@ -111,7 +113,15 @@ class SchedulerService:
 
         async def run_term() -> None:
             self.term = term = LeaderTerm(
-                api, settings, nodes, classes, lambda: leader.valid, metrics=self._metrics, now=now
+                api,
+                settings,
+                nodes,
+                classes,
+                queues,
+                valid=lambda: leader.valid,
+                metrics=self._metrics,
+                now=now,
+                clock=clock,
             )
             term.state.binds.carry_over(await self._end_binds())
             self._last_term = term
@@ -139,11 +149,15 @@ _NOT_READY = "this instance is not the leader, or has not listed the whole clust
 
 
 async def serve(
-    api: ApiClient, settings: SchedulerSettings, nodes: Followed[KubeNode], classes: Followed[KubeGpuClass]
+    api: ApiClient,
+    settings: SchedulerSettings,
+    nodes: Followed[KubeNode],
+    classes: Followed[KubeGpuClass],
+    queues: Followed[KubeGpuQueue],
 ) -> None:
     """Serve and take part in leader election until cancelled, then release the leader Lease."""
     service = SchedulerService(SchedulerMetrics())
     tls = None if settings.tls is None else settings.tls.context()
     async with serving(service.routes(), settings.host, settings.port, tls):
         log.info("Serving", host=settings.host, port=settings.port, identity=settings.identity)
-        await service.lead(api, settings, nodes, classes, now=time.monotonic)
+        await service.lead(api, settings, nodes, classes, queues, now=time.monotonic)

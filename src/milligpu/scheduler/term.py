@@ -4,6 +4,7 @@ Each term starts with an empty state and lists the cluster again, so nothing out
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Set
 from datetime import UTC, datetime
 from functools import partial
@@ -32,11 +33,12 @@ from milligpu.scheduler.extender import Extender, error_answer
 from milligpu.scheduler.metrics import SchedulerMetrics
 from milligpu.scheduler.node_conditions import NodeConditions
 from milligpu.scheduler.nominator import Nominator
+from milligpu.scheduler.queue_controller import QueueController
 from milligpu.scheduler.resizer import Resizer
 from milligpu.scheduler.settings import SchedulerSettings
 from milligpu.scheduler.sharepods import SharePodController
 from milligpu.scheduler.waiting_events import WaitingEvents
-from milligpu.wire.kubernetes import KubeGpuClass, KubeNode, KubePod
+from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode, KubePod
 
 _EXPIRE_EVERY_S = 1.0
 # Pods of a list that are read in one go, in some 20 ms: the leader Lease and admission must not wait for 100,000.
@@ -54,12 +56,14 @@ class LeaderTerm:
         settings: SchedulerSettings,
         nodes: Followed[KubeNode],
         classes: Followed[KubeGpuClass],
-        valid: Callable[[], bool],
+        queues: Followed[KubeGpuQueue],
         *,
+        valid: Callable[[], bool],
         metrics: SchedulerMetrics,
         now: Callable[[], float],
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`valid` says whether the term still lasts."""
+        """`valid` says whether the term still lasts; `clock` is in seconds since 1970."""
         self._now = now
         self._api = api
         self._node_watch = nodes
@@ -79,12 +83,22 @@ class LeaderTerm:
         self._evictions = Evictions(api, valid, now)
         self._class_watch = classes
         self._classes = ClassController(api, classes, self._set_classes)
-        self._to_see = {"pods", "nodes", "classes"}
+        self._queues = QueueController(
+            api,
+            queues,
+            self.state,
+            self._events,
+            valid,
+            now=now,
+            clock=clock,
+            on_listed=lambda: self._seen("queues"),
+        )
+        self._to_see = {"pods", "nodes", "classes", "queues"}
         self._seen_all = asyncio.Event()
 
     @property
     def ready(self) -> bool:
-        """Whether all nodes, pods and classes have been listed once."""
+        """Whether all nodes, pods, classes and queues have been listed once."""
         return self._seen_all.is_set()
 
     def _seen(self, kind: str) -> None:
@@ -98,10 +112,12 @@ class LeaderTerm:
             tasks.create_task(self._follow_nodes())
             tasks.create_task(self._follow_pods())
             tasks.create_task(self._classes.run())
+            tasks.create_task(self._queues.follow())
             tasks.create_task(self.binder.settle())
             tasks.create_task(self._expire())
             await self._seen_all.wait()
             tasks.create_task(self.nominator.run())
+            tasks.create_task(self._queues.run())
             tasks.create_task(self._events.run())
             tasks.create_task(self._waiting_events.run())
             tasks.create_task(self._resizer.run())
@@ -163,7 +179,7 @@ class LeaderTerm:
                 case Changed(items):
                     for kind, node in items:
                         self._drop_node(node.metadata.name) if kind == "DELETED" else self._put_node(node)
-            self.nominator.on_change()
+            self._on_change()
 
     def _put_node(self, node: KubeNode) -> None:
         self._evictions.put(node.metadata.name, (node.metadata.annotations or {}).get(names.EVICT))
@@ -185,7 +201,11 @@ class LeaderTerm:
             log.info("Classes changed", classes=list(classes.names))
             self._waiting_events.forget_classes()
         self._seen("classes")
+        self._on_change()
+
+    def _on_change(self) -> None:
         self.nominator.on_change()
+        self._queues.on_change()
 
     async def _follow_pods(self) -> None:
         watch = Watch(self._api, "/api/v1/pods", KubePod, on_list=self.state.pods.begin_list)
@@ -201,7 +221,7 @@ class LeaderTerm:
                 case Changed(items):
                     for kind, pod in items:
                         self._delete_pod(pod) if kind == "DELETED" else self._put_pod(pod)
-            self.nominator.on_change()
+            self._on_change()
             self._resizer.notice()
 
     def _put_pod(self, pod: KubePod) -> None:
@@ -235,6 +255,7 @@ class LeaderTerm:
         self._pods.forget(uid)
         self._events.forget(uid)
         self.nominator.forget(uid)
+        self._queues.forget(uid)
         self.state.drop_pod(uid)
 
     async def _expire(self) -> None:
@@ -243,3 +264,4 @@ class LeaderTerm:
             for unknown in self.state.expire():
                 self._drop_pod(unknown)
             self.nominator.on_tick()
+            self._queues.on_tick()

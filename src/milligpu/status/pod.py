@@ -23,6 +23,7 @@ from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.grant import Grant
 from milligpu.model.reasons import AmountUnit, EventReason
 from milligpu.model.units import show_mib, show_milli
+from milligpu.status.queues import read_overview
 from milligpu.status.state import read_state
 from milligpu.wire.driver import gpus_of_node
 from milligpu.wire.kubernetes import KubePod
@@ -49,6 +50,8 @@ def explain_pod(client: Any, namespace: str, name: str) -> PodExplanation:
         text += explain_resize_of_pod(client, pod)
     elif not pod.spec.wants_gpu:
         state, text = "no-gpu", "the pod asks for no GPU; `kubectl describe pod` shows why it waits"
+    elif pod.spec.queue and pod.queued:
+        state, text = "queued", _explain_queued(client, pod)
     elif pod.gated:
         state, text = "gated", "the pod has scheduling gates; the scheduler ignores it until they are removed"
     else:
@@ -137,6 +140,18 @@ def explain_resize_of_pod(client: Any, pod: ObservedPod) -> str:
     except BadRequest as error:
         return f"; {error.message}"
     return f"; wants {describe_grant(grant)}; {message}"
+
+
+def _explain_queued(client: Any, pod: ObservedPod) -> str:
+    state = _read_cluster(client)
+    if state is None:
+        events = [
+            message
+            for reason in (EventReason.QUEUE_GONE, EventReason.QUEUED)
+            for message in fetch.event_messages(client, pod.spec.pod.namespace, pod.uid, reason)
+        ]
+        return events[-1] if events else f"the pod waits in queue {pod.spec.queue}; no event about it yet"
+    return read_overview(client, state).explain(pod.uid)
 
 
 def _explain_waiting(client: Any, pod: ObservedPod) -> str:

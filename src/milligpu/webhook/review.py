@@ -2,11 +2,13 @@
 
 A JSON Patch brings a pod into its normal form, or the pod is refused with a message that says how to write it.
 Objects that create pods, such as Deployments, are checked, so that `kubectl apply` shows mistakes. They are changed
-only where the API server would refuse them: a class's resource (`gpu-gold`) is replaced. Classes are checked, too.
+only where the API server would refuse them: a class's resource (`gpu-gold`) is replaced. Classes and queues are
+checked, too. A pod of a queue gets the queue's scheduling gate, and with its template the name of who created it.
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -19,6 +21,10 @@ from milligpu.dialects.templates import PATHS, pod_of_template
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu_class import NO_CLASSES, GpuClasses, parse_class
+from milligpu.model.gpu_queue import NO_QUEUES, GpuQueues
+from milligpu.webhook.queue_entry import check_template, enqueue, sign_template
+from milligpu.wire.gpu_queue import queue_of_object
+from milligpu.wire.kubernetes import KubeGpuQueue
 
 # The API server refuses objects above 3 MiB, and a review of an update holds two.
 BODY_MAX = 8 * 1024 * 1024
@@ -31,11 +37,17 @@ class _Kind(msgspec.Struct):
     kind: str
 
 
+class _User(msgspec.Struct):
+    username: str = ""
+
+
 class _Request(msgspec.Struct):
     uid: str
     kind: _Kind
     namespace: str = ""
     subResource: str = ""
+    operation: str = ""
+    userInfo: _User = msgspec.field(default_factory=_User)
     object: msgspec.Raw = msgspec.Raw(b"null")
     oldObject: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -48,23 +60,27 @@ _decoder = msgspec.json.Decoder(_Review)
 _objects = msgspec.json.Decoder(dict[str, Any])
 
 
-class UnknownClass(BadRequest):
-    """The review is about a class that is not known, or not yet."""
+class UnknownName(BadRequest):
+    """The review is about a class or queue that is not known, or not yet."""
 
 
 class PodReviewer:
-    """Answers reviews; `form` and `classes` are called for each, because the cluster changes."""
+    """Answers reviews; `form`, `classes` and `queues` are called for each, because the cluster changes."""
 
     def __init__(
-        self, form: Callable[[], NormalForm], classes: Callable[[], GpuClasses] = lambda: NO_CLASSES
+        self,
+        form: Callable[[], NormalForm],
+        classes: Callable[[], GpuClasses] = lambda: NO_CLASSES,
+        queues: Callable[[], GpuQueues] = lambda: NO_QUEUES,
     ) -> None:
         self._form = form
         self._classes = classes
+        self._queues = queues
 
     def review(self, body: bytes, *, final: bool = True) -> bytes:
         """Answer one review. Raises `BadFormat` for a body that is no AdmissionReview.
 
-        Raises `UnknownClass` unless the answer is `final`: a class may be newer than what is known of the cluster.
+        Raises `UnknownName` unless the answer is `final`: a class or queue may be newer than what is known.
         """
         try:
             request = _decoder.decode(body).request
@@ -73,7 +89,7 @@ class PodReviewer:
             raise BadFormat("AdmissionReview", str(error)) from None
         try:
             answer = self._answer(request, found)
-        except UnknownClass as error:
+        except UnknownName as error:
             if not final:
                 raise
             answer = _denied(error)
@@ -90,20 +106,43 @@ class PodReviewer:
         if kind == "Pod":
             result = normalize(_placed(request.namespace, found), form)
             self._check_class(result)
+            if names.DIALECT in annotations(result):
+                with _not_known_yet():
+                    enqueue(result, request.namespace, request.userInfo.username, self._queues())
             return _patched(found, result)
         if kind in PATHS:
             result = replace_class_resources(kind, found, before, form.settings)
-            self._check_class(pod_of_template(kind, result))
+            pod = pod_of_template(kind, result)
+            self._check_class(pod)
+            self._check_queue(request, kind, pod, result, before)
             return _patched(found, result)
+        if kind == "GpuQueue":
+            return self._gpu_queue(request)
         return self._gpu_class(found) if kind == "GpuClass" else {"allowed": True}
+
+    def _check_queue(
+        self, request: _Request, kind: str, pod: dict[str, Any], result: dict[str, Any], before: dict[str, Any]
+    ) -> None:
+        queues = self._queues()
+        with _not_known_yet():
+            check_template(pod, request.namespace, queues)
+        if len(queues):
+            sign_template(kind, result, before, request.userInfo.username)
+
+    def _gpu_queue(self, request: _Request) -> dict[str, Any]:
+        try:
+            new = queue_of_object(msgspec.json.decode(request.object, type=KubeGpuQueue))
+        except BadFormat as error:
+            raise BadRequest("spec", None, error.message) from None
+        with _not_known_yet():
+            self._queues().with_queue(new)
+        return {"allowed": True}
 
     def _check_class(self, pod: dict[str, Any]) -> None:
         name = annotations(pod).get(names.CLASS)
         if name is not None:
-            try:
+            with _not_known_yet():
                 self._classes().check(names.CLASS, name)
-            except BadRequest as error:
-                raise UnknownClass(error.field, error.value, error.want, hint=error.hint) from None
 
     def _gpu_class(self, found: dict[str, Any]) -> dict[str, Any]:
         metadata, spec = section(found, "metadata"), section(found, "spec")
@@ -113,6 +152,15 @@ class PodReviewer:
         if new.fallback and new.fallback not in classes.names:
             return {"allowed": True, "warnings": [f"spec.fallback: class {new.fallback} does not exist yet"]}
         return {"allowed": True}
+
+
+@contextmanager
+def _not_known_yet() -> Generator[None]:
+    """Mark a refusal that may be due to a watch that is late."""
+    try:
+        yield
+    except BadRequest as error:
+        raise UnknownName(error.field, error.value, error.want, hint=error.hint) from None
 
 
 def _placed(namespace: str, found: dict[str, Any]) -> dict[str, Any]:

@@ -26,9 +26,10 @@ from milligpu.model.errors import MilligpuError
 from milligpu.model.units import Mib
 from milligpu.webhook.certificates import LIFETIME, Certificate, issue_certificate, trust_bundle
 from milligpu.webhook.known_classes import KnownClasses
+from milligpu.webhook.known_queues import KnownQueues
 from milligpu.webhook.largest_gpu import LargestGpu
-from milligpu.webhook.review import BODY_MAX, PodReviewer, UnknownClass
-from milligpu.wire.kubernetes import KubeGpuClass, KubeNode
+from milligpu.webhook.review import BODY_MAX, PodReviewer, UnknownName
+from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode
 
 _CONFIGURATIONS = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}/{CONFIGURATION}"
@@ -56,14 +57,19 @@ class WebhookSettings:
 
 
 async def serve(
-    api: ApiClient, settings: WebhookSettings, nodes: Followed[KubeNode], classes: Followed[KubeGpuClass]
+    api: ApiClient,
+    settings: WebhookSettings,
+    nodes: Followed[KubeNode],
+    classes: Followed[KubeGpuClass],
+    queues: Followed[KubeGpuQueue],
 ) -> None:
     """Review pods until cancelled."""
-    largest_gpu, known = LargestGpu(nodes), KnownClasses(api, classes)
+    largest_gpu, known, known_queues = LargestGpu(nodes), KnownClasses(api, classes), KnownQueues(api, queues)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(largest_gpu.run())
         tasks.create_task(known.run())
-        tasks.create_task(WebhookServer(api, settings, largest_gpu.largest, known).run())
+        tasks.create_task(known_queues.run())
+        tasks.create_task(WebhookServer(api, settings, largest_gpu.largest, known, known_queues).run())
 
 
 class WebhookServer:
@@ -75,6 +81,7 @@ class WebhookServer:
         settings: WebhookSettings,
         largest_gpu: Callable[[], Mib | None],
         classes: KnownClasses,
+        queues: KnownQueues,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -82,13 +89,14 @@ class WebhookServer:
         self._settings = settings
         self._largest_gpu = largest_gpu
         self._now = now
-        reviewer = PodReviewer(self._form, lambda: classes.now)
+        reviewer = PodReviewer(self._form, lambda: classes.now, lambda: queues.now)
 
         async def review(body: bytes) -> tuple[int, bytes]:
             try:
                 return 200, reviewer.review(body, final=False)
-            except UnknownClass:
+            except UnknownName:
                 await classes.refresh()
+                await queues.refresh()
                 return 200, reviewer.review(body)
 
         async def ready() -> HttpResponse:

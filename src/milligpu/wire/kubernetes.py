@@ -25,6 +25,7 @@ class ObjectMeta(msgspec.Struct):
     uid: str = ""
     resourceVersion: str = ""
     generation: int = 0
+    creationTimestamp: str = ""
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     deletionTimestamp: str | None = None
@@ -61,6 +62,7 @@ class PodStatus(msgspec.Struct):
     """`status` of a pod."""
 
     phase: str = ""
+    startTime: str = ""
     nominatedNodeName: str = ""
     conditions: list[KubeCondition] | None = None
     containerStatuses: list[ContainerStatus] | None = None
@@ -153,6 +155,34 @@ class KubeGpuClass(msgspec.Struct):
     status: GpuClassStatus = msgspec.field(default_factory=GpuClassStatus)
 
 
+class QueueUser(msgspec.Struct):
+    """One of `status.users` of a GpuQueue."""
+
+    name: str
+    milli: float = 0.0
+    """Milli-GPU on average, weighted by how long ago they were held."""
+    at: float = 0.0
+    """When that was right, in seconds since 1970."""
+
+
+class GpuQueueStatus(msgspec.Struct):
+    """`status` of a GpuQueue."""
+
+    conditions: list[KubeCondition] | None = None
+    users: list[QueueUser] | None = None
+    heldMilli: int = 0
+    heldMib: int = 0
+    waiting: int = 0
+
+
+class KubeGpuQueue(msgspec.Struct):
+    """A GpuQueue; its spec is read by `wire/gpu_queue.py`."""
+
+    metadata: ObjectMeta
+    spec: msgspec.Raw = _SPEC_NONE
+    status: GpuQueueStatus = msgspec.field(default_factory=GpuQueueStatus)
+
+
 class RawObject(msgspec.Struct):
     """Any object whose parts are passed on as they came."""
 
@@ -161,7 +191,7 @@ class RawObject(msgspec.Struct):
     status: msgspec.Raw = _SPEC_NONE
 
 
-Thing = TypeVar("Thing", KubePod, KubeNode, KubeGpuClass, RawObject)
+Thing = TypeVar("Thing", KubePod, KubeNode, KubeGpuClass, KubeGpuQueue, RawObject)
 
 
 class ListMeta(msgspec.Struct):

@@ -1,0 +1,177 @@
+"""Queues on a cluster: admission gates pods, the leader admits them in their turn, and all see where they stand."""
+
+import json
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from devcluster.api import read_json
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+from devcluster.wait import until
+from milligpu.model import names
+from tests.e2e.scheduling import grants
+from tests.e2e.test_admission import DEADLINE_S, Admitting, admitting, apply, granted, manifest
+
+pytestmark = pytest.mark.e2e
+
+ONE_GPU = {"kubernetes.io/hostname": "guarded-0"}
+"""A node with two GPUs."""
+
+
+@pytest.fixture(scope="module")
+def control_plane(guarded: Cluster) -> Cluster:
+    return guarded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def service(control_plane: Cluster) -> Iterator[Admitting]:
+    yield from admitting(control_plane)
+
+
+def gpu_queue(name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "milligpu.dev/v1alpha1", "kind": "GpuQueue", "metadata": {"name": name}, "spec": spec}
+
+
+@contextmanager
+def existing(cluster: Cluster, *queues: dict[str, Any]) -> Generator[None]:
+    apply(cluster, "default", *queues)
+    try:
+        yield
+    finally:
+        for each in reversed(queues):
+            cluster.kubectl("delete", "gpuqueue", "--ignore-not-found", each["metadata"]["name"])
+
+
+def pod(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
+    return read_json(cluster.client, f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+
+def gates(found: dict[str, Any]) -> list[str]:
+    return [each["name"] for each in found["spec"].get("schedulingGates", ())]
+
+
+def queued(cluster: Cluster, namespace: str, name: str) -> dict[str, Any] | None:
+    """The condition by which a pod says that it waits in its queue."""
+    conditions = pod(cluster, namespace, name).get("status", {}).get("conditions", ())
+    return next((each for each in conditions if each["type"] == names.QUEUED), None)
+
+
+def half(name: str, milli: int = 500, queue: str | None = None) -> dict[str, Any]:
+    labels = {"labels": {names.QUEUE: queue}} if queue else {}
+    found = manifest(name, {"nvidia.com/vgpu": milli})
+    found["metadata"] |= labels
+    found["spec"]["nodeSelector"] = ONE_GPU
+    return found
+
+
+def test_pods_of_a_queue_start_in_order_within_its_ceiling_and_say_where_they_stand(
+    control_plane: Cluster, namespace: str
+) -> None:
+    team = gpu_queue("team-a", ceiling={"milli": 1000}, order="fifo", namespaces=[namespace])
+    with existing(control_plane, team):
+        for name in ("one", "two", "three", "four"):
+            apply(control_plane, namespace, half(name))
+        until("two grants", lambda: set(grants(control_plane, namespace)) == {"one", "two"}, DEADLINE_S)
+        until("the condition", lambda: queued(control_plane, namespace, "four"), DEADLINE_S)
+        first = until("the condition", lambda: queued(control_plane, namespace, "three"), DEADLINE_S)
+        assert (first["status"], first["reason"]) == ("True", "QueueCeiling")
+        assert " in team-a; waits until pods of team-a end" in first["message"]
+        waiting = pod(control_plane, namespace, "three")
+        assert gates(waiting) == [names.QUEUE]
+        assert waiting["metadata"]["labels"][names.QUEUE] == "team-a"
+        assert waiting["metadata"]["annotations"][names.USER] == "admin"
+        done = queued(control_plane, namespace, "one")
+        assert done is not None
+        assert (done["status"], done["reason"]) == ("False", "Admitted")
+        control_plane.kubectl("delete", "pod", "-n", namespace, "one", "--grace-period=0", "--force")
+        until("three", lambda: "three" in grants(control_plane, namespace) or None, DEADLINE_S)
+        assert "four" not in grants(control_plane, namespace)
+
+        def written() -> list[str] | None:
+            shown = control_plane.kubectl("get", "gpuqueue", "team-a").splitlines()
+            return shown if shown[1].split()[:5] == ["team-a", "1000", "1000", "1", "True"] else None
+
+        shown = until("the status", written, DEADLINE_S)
+        assert shown[0].split() == ["NAME", "GUARANTEE", "CEILING", "HELD", "WAITING", "READY", "REASON", "AGE"]
+
+
+def test_unknown_forbidden_and_contradicting_queues_are_refused(control_plane: Cluster, namespace: str) -> None:
+    def refused(*objects: dict[str, Any]) -> str:
+        with pytest.raises(DevclusterError) as error:
+            apply(control_plane, namespace, *objects)
+        return str(error.value)
+
+    assert "none exists" in refused(half("pod", queue="nobody"))
+    other = gpu_queue("other", namespaces=["elsewhere"], guarantee={"milli": 2000, "memory": "16Gi"})
+    with existing(control_plane, other):
+        assert "milligpu.dev/queue: invalid value 'nobody'" in refused(half("pod", queue="nobody"))
+        assert f"a queue for namespace {namespace}" in refused(half("pod", queue="other"))
+        assert "a namespace of one queue only" in refused(gpu_queue("second", namespaces=["elsewhere"]))
+        assert "the name of a GpuQueue" in refused(gpu_queue("child", parent="absent"))
+        assert "at most ceiling.milli" in refused(gpu_queue("low", guarantee={"milli": 2}, ceiling={"milli": 1}))
+        assert "spec.weight" in refused(gpu_queue("weightless", weight=0))
+        assert "together" in refused(gpu_queue("child", parent="other", guarantee={"milli": 3000}))
+        assert "must be another queue" in refused(gpu_queue("self", parent="self"))
+
+
+def test_nobody_removes_a_gate_changes_the_queue_or_writes_another_user(
+    control_plane: Cluster, namespace: str
+) -> None:
+    with existing(control_plane, gpu_queue("closed", ceiling={"milli": 0}, namespaces=[namespace])):
+        apply(control_plane, namespace, half("held"))
+
+        def refused(*arguments: str) -> str:
+            with pytest.raises(DevclusterError) as error:
+                control_plane.kubectl(*arguments, "-n", namespace)
+            return str(error.value)
+
+        patch = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+        assert "may remove the scheduling gate" in refused("patch", "pod", "held", "--type=json", f"-p={patch}")
+        assert "stays as it was" in refused("label", "pod", "held", f"{names.QUEUE}=other", "--overwrite")
+        assert "only be the name" in refused("annotate", "pod", "held", f"{names.USER}=eve", "--overwrite")
+        forged = half("forged")
+        forged["metadata"]["annotations"] = {names.USER: "eve"}
+        apply(control_plane, namespace, forged)
+        found = pod(control_plane, namespace, "forged")
+        assert found["metadata"]["annotations"][names.USER] == "admin"
+
+
+def test_pods_of_a_deleted_queue_wait_with_queue_gone(control_plane: Cluster, namespace: str) -> None:
+    queue = gpu_queue("short-lived", ceiling={"milli": 0}, namespaces=[namespace])
+    with existing(control_plane, queue):
+        apply(control_plane, namespace, half("orphan"))
+        until("the condition", lambda: queued(control_plane, namespace, "orphan"), DEADLINE_S)
+
+    def gone() -> bool | None:
+        found = queued(control_plane, namespace, "orphan")
+        return (found is not None and found["reason"] == "QueueGone") or None
+
+    until("QueueGone", gone, DEADLINE_S)
+    with existing(control_plane, gpu_queue("short-lived", namespaces=[namespace])):
+        granted(control_plane, namespace, 1)
+
+
+def test_without_a_queue_pods_are_as_ever_and_a_deployments_pods_count_for_its_author(
+    control_plane: Cluster, namespace: str
+) -> None:
+    apply(control_plane, namespace, half("free", 100))
+    assert gates(pod(control_plane, namespace, "free")) == []
+    assert names.USER not in pod(control_plane, namespace, "free")["metadata"]["annotations"]
+    granted(control_plane, namespace, 1)
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": half("d", 100)["spec"]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template},
+    }
+    with existing(control_plane, gpu_queue("deployers", namespaces=[namespace])):
+        apply(control_plane, namespace, deployment)
+        granted(control_plane, namespace, 3)
+        made = read_json(control_plane.client, f"/api/v1/namespaces/{namespace}/pods?labelSelector=app%3Dd")[
+            "items"
+        ]
+        assert {each["metadata"]["annotations"][names.USER] for each in made} == {"admin"}
