@@ -28,7 +28,8 @@ static uint32_t running(const struct lease_gpu *gpu, int who)
     return count ? count : 1;
 }
 
-void meter_until(struct lease_gpu *gpu, int64_t now)
+/* Charge the time up to now; who is late does not change meanwhile. */
+static void charge(struct lease_gpu *gpu, int64_t now)
 {
     int64_t passed = now - gpu->charge_from;
     int holder = gpu->parked ? -1 : gpu->holder;
@@ -36,19 +37,41 @@ void meter_until(struct lease_gpu *gpu, int64_t now)
     if (passed <= 0)
         return;
     gpu->charge_from = now;
-    for (uint64_t late = gpu->late; late; late &= late - 1) {
-        int who = __builtin_ctzll(late);
-        if (now - gpu->tenants[who].spoke_at > LATE_TRUST)
-            gpu->late &= ~(UINT64_C(1) << who);
-        else
-            all += running(gpu, who);
-    }
+    for (uint64_t late = gpu->late; late; late &= late - 1)
+        all += running(gpu, __builtin_ctzll(late));
     for (uint64_t late = gpu->late; late; late &= late - 1) {
         int who = __builtin_ctzll(late);
         lease_charge(&gpu->accounts, who, passed * running(gpu, who) / all, now, 0);
     }
     if (holder >= 0)
         lease_charge(&gpu->accounts, holder, passed * running(gpu, holder) / all, now, 1);
+}
+
+/* The late tenant whose silence became too long first; -1: none. */
+static int silent(const struct lease_gpu *gpu, int64_t now)
+{
+    int first = -1;
+    for (uint64_t late = gpu->late; late; late &= late - 1) {
+        int who = __builtin_ctzll(late);
+        int64_t spoke_at = gpu->tenants[who].spoke_at;
+        if (now - spoke_at > LATE_TRUST && (first < 0 || spoke_at < gpu->tenants[first].spoke_at))
+            first = who;
+    }
+    return first;
+}
+
+void meter_silence(struct lease_gpu *gpu, int64_t now)
+{
+    for (int who; (who = silent(gpu, now)) >= 0;) {
+        charge(gpu, gpu->tenants[who].spoke_at + LATE_TRUST);
+        gpu->late &= ~(UINT64_C(1) << who);
+    }
+}
+
+void meter_until(struct lease_gpu *gpu, int64_t now)
+{
+    meter_silence(gpu, now);
+    charge(gpu, now);
 }
 
 int64_t meter_believed(const struct lease_gpu *gpu, int64_t stamp, int64_t now)

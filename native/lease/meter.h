@@ -11,6 +11,10 @@
 /* Charge the time up to now to the tenants that had it: the holder, and those whose work runs on next to it. */
 void meter_until(struct lease_gpu *gpu, int64_t now);
 
+/* End the charges of tenants whose work ran on and who have been silent for too long: at the end of the time in which
+ * they are believed, however late the arbiter looks. Call it before a message of a tenant counts. */
+void meter_silence(struct lease_gpu *gpu, int64_t now);
+
 /* The tenant's work runs on after its turn, with an unknown end. */
 int meter_is_late(const struct lease_gpu *gpu, int who);
 

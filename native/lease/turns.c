@@ -394,6 +394,7 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
     struct lease_tenant *tenant = &gpu->tenants[who];
     int before = (int)account->demand, idle = tenant->active == 0;
     account->suspect = 0;
+    meter_silence(gpu, now);
     tenant->spoke_at = now;
     lease_touch(account, now, gpu->holder == who && !gpu->parked);
     account->demand = !idle;

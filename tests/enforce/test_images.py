@@ -48,7 +48,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> ImageReader:
 def test_a_fat_binary_is_charged_on_the_gpu_for_the_variables_that_its_ptx_declares(
     tenant: Tenants, tmp_path: Path
 ) -> None:
-    files = []
+    files: list[Path] = []
     for way in WAYS:
         files.append(tmp_path / f"{way}.fatbin")
         files[-1].write_bytes(nvidia_fatbin(way, [(70, 16 * MIB), (90, 128 * MIB)]))

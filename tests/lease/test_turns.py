@@ -395,6 +395,25 @@ def test_a_stopped_process_is_not_charged_until_it_continues(machine: Machine) -
     assert machine.charged(who) - before < S
 
 
+@pytest.mark.parametrize("looks", [1, 3, 100])
+def test_on_a_starved_machine_overrunning_work_is_charged_however_seldom_the_arbiter_looks(
+    machine: Machine, looks: int
+) -> None:
+    """Neither the tenant's messages nor the arbiter's timers come on time; the GPU works all the same."""
+    other = machine.tenant(500)
+    who = late(machine, other)
+    machine.say(other, NEAR | DRAINED)
+    machine.say(who, ACTIVE)
+    before = machine.charged(who)
+    for _ in range(looks):
+        machine.now += 10 * S // looks
+        machine.charged(who)
+    # It is believed to run on for half a second after its last message.
+    assert machine.charged(who) - before == pytest.approx(500 * MS, rel=0.02)
+    machine.say(who, ACTIVE)
+    assert machine.charged(who) - before == pytest.approx(500 * MS, rel=0.02)
+
+
 def test_a_late_tenant_that_gets_a_turn_is_charged_once(machine: Machine) -> None:
     other = machine.tenant(500)
     who = late(machine, other)

@@ -57,6 +57,7 @@ def enforce(names: tuple[str, ...], output: OutputFormat) -> None:
         "P99 BESIDE",
         "ARBITER CPU %",
         "LAUNCH +NS",
+        "ON ONE CORE",
     ]
     rows = [
         [
@@ -73,6 +74,7 @@ def enforce(names: tuple[str, ...], output: OutputFormat) -> None:
                     result.p99_ms_beside,
                     result.arbiter_cpu_percent,
                     result.launch_ns_over_bare,
+                    result.launch_ns_over_bare_one_core,
                 )
             ),
         ]

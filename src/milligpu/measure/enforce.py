@@ -43,6 +43,8 @@ class CaseResult:
     """Duration of one launch of an empty kernel without the limits library."""
     launch_ns_over_bare: float | None = None
     """How much longer the launch takes with the limits library, while the tenant holds the lease."""
+    launch_ns_over_bare_one_core: float | None = None
+    """The same for a program whose threads all run on one core."""
     late_launches: int = 0
     """Launches that the CPU of this machine finished too late for the modeled GPU."""
     tries: int = 1
@@ -175,6 +177,7 @@ def run_alone(testbed: Testbed) -> CaseResult:
     bare, limited = rates
     late = testbed.late_launches()
     launch, longer = _time_launches(testbed)
+    _, longer_on_one_core = _time_launches(testbed, one_core=True)
     return CaseResult(
         name,
         [100],
@@ -183,26 +186,27 @@ def run_alone(testbed: Testbed) -> CaseResult:
         arbiter_cpu_percent=round(cpu, 3),
         launch_ns_bare=launch,
         launch_ns_over_bare=longer,
+        launch_ns_over_bare_one_core=longer_on_one_core,
         late_launches=late,
     )
 
 
-def _time_launches(testbed: Testbed) -> tuple[float, float]:
+def _time_launches(testbed: Testbed, *, one_core: bool = False) -> tuple[float, float]:
     """Medians, in nanoseconds: a launch without limits, and how much longer one with limits takes."""
     pairs: list[tuple[int, int]] = []
     for _ in range(_LAUNCH_PAIRS):
-        bare, limited = (_time_launch(testbed, tenant) for tenant in (None, 0))
+        bare, limited = (_time_launch(testbed, tenant, one_core=one_core) for tenant in (None, 0))
         pairs.append((bare, limited))
     return median(bare for bare, _ in pairs), median(limited - bare for bare, limited in pairs)
 
 
-def _time_launch(testbed: Testbed, tenant: int | None) -> int:
+def _time_launch(testbed: Testbed, tenant: int | None, *, one_core: bool) -> int:
     """Median time of one launch, without real-time priority: the threads that run the kernels would compete."""
     testbed.tenants((compute_share(WHOLE),))
     urgent = os.sched_getscheduler(0) == os.SCHED_RR
     if urgent:
         raise_priority(urgent=False)
-    testbed.start(tenant, "launches")
+    testbed.start(tenant, "launches", one_core=one_core)
     testbed.begin()
     report = testbed.stop()[0]
     if urgent:

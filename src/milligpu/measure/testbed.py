@@ -206,9 +206,15 @@ class Testbed:
             environment["LD_LIBRARY_PATH"] = f"{session}:{environment['LD_LIBRARY_PATH']}"
         return environment
 
-    def start(self, tenant: int | None, *load: str) -> LoadProgram:
+    def start(self, tenant: int | None, *load: str, one_core: bool = False) -> LoadProgram:
         """Start a program of known load in a tenant, or on the GPU without limits."""
-        program = LoadProgram(load, self.environment(tenant))
+        cores = os.sched_getaffinity(0)
+        try:
+            if one_core:
+                os.sched_setaffinity(0, {max(cores)})  # the program inherits it
+            program = LoadProgram(load, self.environment(tenant))
+        finally:
+            os.sched_setaffinity(0, cores)
         self._programs.append(program)
         program.wait_ready()
         return program
