@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from milligpu.kube.api import ApiClient, ApiRefused, ApiUnanswered
 from milligpu.model import names
@@ -130,6 +131,15 @@ def test_a_refused_eviction_is_sent_again_less_and_less_often_until_it_succeeds(
     leader.api.answer = None
     assert leader.run(130) == 1
     assert leader.run(600) == 0
+
+
+def test_an_eviction_is_logged_in_one_line_with_pod_node_and_reason(new_leader: NewLeader) -> None:
+    with capture_logs() as lines:
+        assert new_leader().run(10) == 1
+    (line,) = lines
+    assert list(line)[:4] == ["pod", "node", "reason", "uid"]
+    assert (line["event"], line["pod"], line["node"]) == ("Evicted pod", "default/p", "n")
+    assert (line["reason"], line["uid"]) == ("UnknownGPU", "uid-p")
 
 
 def test_the_servers_wish_to_wait_is_honored(new_leader: NewLeader) -> None:

@@ -47,6 +47,7 @@ def list_(kubeconfig: str | None, output: OutputFormat) -> None:
             more = ["DRIVER", "CUDA", "WHERE", "MESSAGE"] if output is OutputFormat.WIDE else []
             columns += ["FREE IN ALL", *more]
             right = ["GPUS", "EMPTY", "LARGEST SHARE", "MEMORY", "FREE IN ALL"]
-            show_table(columns, [row(each) for each in found], right=right)
-            if not found:
+            if found:
+                show_table(columns, [row(each) for each in found], right=right)
+            else:
                 click.echo("no class exists; docs/requests.md shows how to create one", err=True)

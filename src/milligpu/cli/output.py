@@ -92,7 +92,10 @@ def show_table(
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(200, console.width), no_color=True)
-    console.print(make_table(columns, rows, right=right, colors=colors))
+    console.print(make_table(columns, rows, right=right, colors=colors, width=console.width))
+
+
+_GAP = 2
 
 
 def make_table(
@@ -101,14 +104,41 @@ def make_table(
     *,
     right: Sequence[str] = (),
     colors: Mapping[str, str] | None = None,
+    width: int | None = None,
 ) -> "Table":
-    """Make the table that `show_table` prints, for a live display."""
+    """Make the table that `show_table` prints, for a live display.
+
+    If it is wider than `width`, headers and sentences break between words, so that names and numbers stay whole.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    cells = [[column, *(row[at] for row in rows)] for at, column in enumerate(columns)]
+    narrow = width is not None and _total([max(map(len, column)) for column in cells]) > width
+    widths = _narrow(cells, width) if narrow and width is not None else [None] * len(cells)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for column, fixed in zip(columns, widths, strict=True):
+        header = column.replace(" ", "\n") if narrow else column
+        justify = "right" if column in right else "left"
+        table.add_column(header, justify=justify, overflow="fold", width=fixed)
     for row in rows:
         table.add_row(*(Text(cell, (colors or {}).get(cell, "")) for cell in row))
     return table
+
+
+def _narrow(cells: Sequence[Sequence[str]], width: int) -> Sequence[int | None]:
+    """Widths with room for every word, and for as much of the sentences as fits; None if words are too long."""
+    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in cells]
+    spare = width - _total(words)
+    if spare < 0:
+        return [None] * len(cells)
+    widths: list[int | None] = []
+    for column, least in zip(cells, words, strict=True):
+        more = min(spare, max(map(len, column[1:]), default=0) - least)
+        widths.append(least + max(0, more))
+        spare -= max(0, more)
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)

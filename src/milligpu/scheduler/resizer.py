@@ -59,6 +59,8 @@ class Resizer:
         self._now = now
         self._news = asyncio.Event()
         self._looked: dict[str, tuple[str, Grant | None, int]] = {}
+        # Resizes that were refused, each with the grant that the pod had then.
+        self._refused: dict[str, tuple[str, Grant | None]] = {}
 
     def notice(self) -> None:
         """Check again, because pods or capacity changed."""
@@ -92,23 +94,26 @@ class Resizer:
     def _forget(self) -> None:
         for uid in self._looked.keys() - self._state.pods.resizing.keys():
             del self._looked[uid]
+            self._refused.pop(uid, None)
             self._events.forget(uid, _TOPIC)
 
     async def _look(self, uid: str, entry: PodEntry) -> None:
         seen = (entry.resize, entry.grant, self._state.pods.capacity_version)
-        if entry.next_grant is not None or self._looked.get(uid) == seen:
+        before = self._looked.get(uid)
+        if entry.next_grant is not None or before == seen:
             return
         self._looked[uid] = seen
         try:
-            await self._resize(uid, entry)
+            await self._resize(uid, entry, first=before is None or before[:2] != seen[:2])
         except BadRequest as error:
+            self._refused[uid] = seen[:2]
             hint = f" ({error.hint})" if error.hint else ""
             self._post(entry, EventReason.BAD_RESIZE, error.message + hint)
         except Unavailable as error:
             self._looked[uid] = _NOT_LOOKED
             log.info("Could not write resize", pod=str(entry.spec.pod), error=error.message)
 
-    async def _resize(self, uid: str, entry: PodEntry) -> None:
+    async def _resize(self, uid: str, entry: PodEntry, *, first: bool) -> None:
         grant = resizes.wanted_grant(entry)
         if grant is None:
             return
@@ -117,9 +122,12 @@ class Resizer:
             want = f"at most what its GPU has for pods: {never.where} has {never.amounts}"
             raise BadRequest(names.RESIZE, entry.resize, want)
         missing = resizes.missing_for(self._state, entry, grant)
-        if not missing and resizes.exceeds_request(entry, grant, self._state):
+        # Waiting does not help against a quota. While a pod waits, quotas are not read at every change again.
+        if (first or not missing) and resizes.exceeds_request(entry, grant, self._state):
             await self._refuse_under_quota(entry)
             missing = resizes.missing_for(self._state, entry, grant)
+        if missing and self._refused.get(uid) == (entry.resize, entry.grant):
+            return  # it would not be resized when there is room
         if missing:
             self._post(entry, EventReason.RESIZE_WAITS, resizes.explain_resize(missing))
             return

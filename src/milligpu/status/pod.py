@@ -132,6 +132,8 @@ def explain_resize_of_pod(client: Any, pod: ObservedPod) -> str:
         grant = None if entry is None else wanted_grant(entry)
         if entry is None or grant is None:
             return ""
+        if refused := refused_resize(client, pod.spec.pod.namespace, pod.uid, pod.resize):
+            return f"; {refused}"
         never = impossible_for(state, entry, grant)
         if never is not None:
             return f"; can never have {describe_grant(grant)}: {never.where} has {never.amounts}"

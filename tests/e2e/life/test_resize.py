@@ -166,6 +166,17 @@ def test_a_mistake_and_a_way_past_a_quota_are_answered(gpu_node: GpuNode, namesp
         assert why in refused.stderr
     annotate(gpu_node, namespace, "a", '{"main": {"mib": 81920}}')
     until("a third", lambda: "has 40Gi of 80Gi" in told(cluster, namespace, "a", "BadResize"), 30)
+    start(gpu_node, namespace, "b", 200, 4096)
+    no_room = '{"main": {"milli": 900}}'
+    annotate(gpu_node, namespace, "a", no_room)
+
+    def quota_named() -> bool:
+        last = told(cluster, namespace, "a", "BadResize")
+        return "quota gpus" in last and no_room in last
+
+    until("the quota to be named, although there is no room either", quota_named, 30)
+    assert told(cluster, namespace, "a", "ResizeWaits") == ""
+    assert "quota gpus" in milligpu(gpu_node, "-n", namespace, "explain", "a").stdout
     assert generation(gpu_node, namespace, "a") == 1
     annotate(gpu_node, namespace, "a", '{"main": {"milli": 200}}')
     until("less to be granted", lambda: generation(gpu_node, namespace, "a") == 2, 30)

@@ -1,6 +1,6 @@
 """Share policies on the real node: who gets idle time, in every dialect that has limits, and who sets it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from milligpu.model import names
 from milligpu.model.policy import SharePolicy
 from tests.e2e.busy import gpu_time, start_busy, wait_busy, wait_for_shares
 from tests.e2e.life.conftest import milligpu
-from tests.e2e.platform.pods import wait_running
+from tests.e2e.platform.pods import apply, look, manifest, wait_running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -120,3 +120,32 @@ def test_idle_time_goes_to_those_whose_limit_allows_it_and_the_gpus_policy_is_ob
         "idle time again",
         lambda got: {"native": got["native"]} if got["native"] < 1.3 else {},
     )
+
+
+@pytest.fixture
+def fixed_agent(gpu_node: GpuNode) -> Iterator[GpuNode]:
+    """The node with an agent that was started with a policy for its GPU; then with today's again."""
+    yield gpu_node.upgrade("--policy", "0=fixed")
+    gpu_node.upgrade()
+
+
+def test_the_policy_that_an_agent_is_started_with_holds_until_an_admin_sets_another(
+    fixed_agent: GpuNode, namespace: str
+) -> None:
+    cluster = fixed_agent.cluster
+    until("the policy", lambda: {gpu.policy for gpu in fixed_agent.inventory()} == {SharePolicy.FIXED}, 30)
+    apply(
+        cluster, namespace, {**manifest("a", 300), "metadata": {"name": "a", "annotations": {names.LIMIT: "800"}}}
+    )
+    wait_running(cluster, namespace, 1)
+
+    def limit() -> int:
+        page = look(cluster, namespace, "a").page
+        assert page is not None
+        return page.gpus[0].limit
+
+    assert limit() == 300
+    settle(fixed_agent, "best-effort")
+    until("the limit that the pod names", lambda: limit() == 800, 30)
+    assert milligpu(fixed_agent, "gpu", "policy", fixed_agent.node.name, "default").returncode == 0
+    until("the agent's own policy again", lambda: limit() == 300, 30)
