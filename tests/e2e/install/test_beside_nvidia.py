@@ -1,7 +1,7 @@
 """Beside NVIDIA's GPU Operator: a node is taken over by its labels, and given back, and never has two plugins.
 
-The operator's own DaemonSets and node labels as objects, on nodes without a kubelet. Kubernetes' DaemonSet controller
-decides where their pods and ours run.
+The operator's own DaemonSets and node labels as objects, on nodes without a kubelet. Kubernetes' DaemonSet
+controller decides where their pods and ours run.
 """
 
 import json

@@ -43,7 +43,7 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fetch_openssl(folder: Path, machine: str) -> Path:
-    """Unpack the other machine's OpenSSL into a root directory of its own; this machine's packages stay as they are."""
+    """Unpack the other machine's OpenSSL into a root directory of its own; nothing is installed here."""
     (folder / "lists/partial").mkdir(parents=True)
     (folder / "cache/archives/partial").mkdir(parents=True)
     (folder / "status").touch()
