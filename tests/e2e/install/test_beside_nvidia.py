@@ -81,11 +81,10 @@ def test_a_node_is_taken_over_and_given_back_by_labels_and_never_has_two_plugins
 
     def programs() -> dict[str, set[str]]:
         found: dict[str, set[str]] = {name: set() for name in nodes}
-        for each in list_in(control_plane.client, Pod, namespace):
-            assert each.metadata is not None
-            assert each.spec is not None
+        pods: list[Any] = list_in(control_plane.client, Pod, namespace)
+        for each in pods:
             if each.metadata.deletionTimestamp is None and each.spec.nodeName in found:
-                found[each.spec.nodeName].add((each.metadata.labels or {})["app"])
+                found[each.spec.nodeName].add(each.metadata.labels["app"])
         return found
 
     theirs = {PLUGIN, EXPORTER}
