@@ -67,15 +67,16 @@ while True:
 class Tenants:
     """Pods that compute from their start to the end of the test."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, image: str = images.CUDA.reference) -> None:
         self._cluster = cluster
+        self._image = image
         self.namespace = namespace
         self._names: list[str] = []
 
     def add(self, name: str) -> None:
         """Start one more; it must get its share and compute."""
         resources = {names.VGPU: "100", names.VGPU_MEMORY: str(MIB)}
-        made = pod(name, ["python3", "-c", PROGRAM], resources=resources, image=images.CUDA.reference)
+        made = pod(name, ["python3", "-c", PROGRAM], resources=resources, image=self._image)
         self._cluster.client.create(made, namespace=self.namespace)
         wait_for_phase(self._cluster, self.namespace, name, "Running")
         self._names.append(name)

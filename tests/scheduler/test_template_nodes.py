@@ -23,7 +23,10 @@ def template(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
 
 def asked(world: World, found: dict[str, Any], *nodes: Any) -> dict[str, Any]:
     """What an extender without nodeCacheCapable is asked."""
-    body = {"Pod": found, "Nodes": {"metadata": {}, "items": [msgspec.to_builtins(each) for each in nodes]}}
+    body: dict[str, Any] = {
+        "Pod": found,
+        "Nodes": {"metadata": {}, "items": [msgspec.to_builtins(each) for each in nodes]},
+    }
     return json.loads(world.extender.simulate(json.dumps({**body, "NodeNames": None}).encode()))
 
 

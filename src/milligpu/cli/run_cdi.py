@@ -69,7 +69,7 @@ def _hold(folder: Path, granted: ShareGranted, writer: int) -> None:
     """Write the CDI file, and wait until the container has ended; the service then releases the share."""
     sweep(folder)
     # SIGTERM ends the holder, and with it the share, but not its files.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="milligpu-cdi-") as notes:
         file = folder / f"{_PREFIX}{granted.session}.json"
         text = session_document(granted, driver_of(granted, os.environ), Path(notes), find_mkdir())
@@ -85,6 +85,10 @@ def _hold(folder: Path, granted: ShareGranted, writer: int) -> None:
             _wait(Path(notes))
         finally:
             file.unlink(missing_ok=True)
+
+
+def _end(_number: int, _frame: object) -> None:
+    sys.exit(0)
 
 
 def _released_stderr() -> None:

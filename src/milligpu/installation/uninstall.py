@@ -74,7 +74,8 @@ async def clean_cluster(api: ApiClient, namespace: str, report: Report, deadline
 async def _delete_declared_classes(api: ApiClient, report: Report) -> None:
     """Delete the classes of the chart's values; those that people created stay with their definition."""
     found = await _found(api.get(f"{names.CLASSES_PATH}?labelSelector={names.DECLARED}%3Dtrue"))
-    for each in [] if found is None else msgspec.json.decode(found)["items"]:
+    items: list[dict[str, Any]] = [] if found is None else msgspec.json.decode(found)["items"]
+    for each in items:
         name: str = each["metadata"]["name"]
         if await _found(api.send("DELETE", f"{names.CLASSES_PATH}/{name}")) is not None:
             report(f"removed GpuClass {name}")

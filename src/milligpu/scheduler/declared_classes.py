@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from milligpu.kube.api import MERGE_PATCH, ApiClient, ApiRefused
+from milligpu.kube.api import JSON, MERGE_PATCH, ApiClient, ApiRefused
 from milligpu.kube.watch import Followed, follow_all
 from milligpu.model import names
 from milligpu.model.errors import BadRequest, Unavailable
@@ -120,9 +120,9 @@ class DeclaredClasses:
 
     async def _send(self, change: ClassChange) -> None:
         path = names.CLASSES_PATH if change.method == "POST" else f"{names.CLASSES_PATH}/{change.name}"
-        kind = {"kind": MERGE_PATCH} if change.method == "PATCH" else {}
+        kind = MERGE_PATCH if change.method == "PATCH" else JSON
         try:
-            await self._api.send(change.method, path, change.body, **kind)
+            await self._api.send(change.method, path, change.body, kind=kind)
         except ApiRefused as error:
             # Another change came first; the watch tells which.
             if error.status not in {_GONE, _CONFLICT}:

@@ -4,12 +4,18 @@ import json
 from typing import Any
 
 import pytest
-from lightkube.resources.core_v1 import Pod
+import yaml
 
+from deploy.chart import CHART
+from devcluster import images
+from devcluster.fixtures import new_namespace
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
 from tests.e2e.install.installation import NAMESPACE, RELEASE, Installation, run_milligpu
 from tests.e2e.install.traces import in_namespace, traces
+from tests.e2e.life.test_upgrade import Stream
+from tests.e2e.scheduling import grants, overcommitted
+from tests.e2e.test_versions import Tenants
 
 # `make test` makes the images beforehand; alone, these tests make them themselves.
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(900)]
@@ -20,7 +26,6 @@ CHANGED: dict[str, Any] = {
     "networkPolicy": {"enabled": True},
 }
 LARGE = {"name": "large", "requirements": "memory>=16Gi"}
-SMALL = {"name": "small", "requirements": "memory>=4Gi", "fallback": "large"}
 
 
 def test_the_readmes_commands_install_it_as_printed(bare: Installation) -> None:
@@ -49,27 +54,50 @@ def test_classes_of_the_values_are_kept_and_those_of_people_are_not_touched(inst
     until("the class", lambda: classes() == {**theirs, **large}, 60)
     cluster.kubectl("delete", "gpuclass", "large")
     until("the class again", lambda: classes() == {**theirs, **large}, 60)
-    installation.helm("upgrade", values={"classes": [SMALL]})
-    small = {"small": {"requirements": "memory>=4Gi", "fallback": "large"}}
-    until("the other class", lambda: classes() == {**theirs, **small}, 60)
-    installation.helm("upgrade")
+    installation.helm("rollback")
     until("no class of the chart", lambda: classes() == theirs, 60)
     cluster.kubectl("delete", "gpuclass", "by-hand")
+
+
+def test_the_agent_for_nvidias_gpus_starts_and_says_what_its_node_lacks(installation: Installation) -> None:
+    cluster = installation.cluster
+    file = cluster.folder / "nvidia.yaml"
+    selector = {"feature.node.kubernetes.io/pci-10de.present": None}
+    file.write_text(yaml.safe_dump({"nvidia": {"enabled": True, "nodeSelector": selector}}))
+    cluster.helm("upgrade", RELEASE, str(CHART), "--values", str(file), "-n", NAMESPACE)
+
+    def said() -> str:
+        words = ("logs", "-n", NAMESPACE, "-l", "app=milligpu-agent", "--tail=20", "--prefix", "--ignore-errors")
+        return cluster.kubectl(*words, check=False)
+
+    # This node has no NVIDIA driver: the pod runs, with the node's root directory, and ends with the reason.
+    until("the agent to say why it ends", lambda: "could not initialize NVML" in said(), 120, last_state=said)
+    installation.helm("upgrade")
+    until("the node to have shares", lambda: installation.shares() == 2000, 60)
 
 
 def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_nothing(
     installation: Installation,
 ) -> None:
     cluster = installation.cluster
+    with new_namespace(cluster) as namespace:
+        tenants = Tenants(cluster, namespace, images.BASE.reference)
+        tenants.add("first")
+        # Pods start all the time: there is no gap in which the kubelet rejects them.
+        with Stream(cluster, namespace, images.BASE.reference) as stream:
+            for name, change in (
+                ("upgraded", lambda: installation.helm("upgrade", values=CHANGED)),
+                ("rolled-back", lambda: installation.helm("rollback")),
+            ):
+                change()
+                tenants.add(name)
+                tenants.go_on()
+        until("the last pods", lambda: not stream.unfinished(), 120)
+        assert stream.failed() == {}
+        assert stream.made > 2
+        assert tenants.never_restarted()
+        assert overcommitted(grants(cluster, namespace), mib=40960) == []
     installation.run_pod("tenant", "sleep", "infinity")
-    installation.helm("upgrade", values=CHANGED)
-    installation.run_pod("after-upgrade", "true")
-    installation.helm("rollback")
-    installation.run_pod("after-rollback", "true")
-    tenant = cluster.client.get(Pod, "tenant", namespace="default")
-    assert tenant.status
-    assert tenant.status.phase == "Running"
-    assert [each.restartCount for each in tenant.status.containerStatuses or ()] == [0]
 
     installation.helm("uninstall")
     events = cluster.kubectl("events", "--for=pod/tenant", "-o", "jsonpath={.items[*].reason}")

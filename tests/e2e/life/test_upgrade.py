@@ -8,6 +8,7 @@ from lightkube.resources.core_v1 import Pod
 
 from devcluster import images
 from devcluster.api import list_in
+from devcluster.cluster import Cluster
 from devcluster.platform import GpuNode
 from devcluster.pods import pod
 from devcluster.wait import until
@@ -24,8 +25,9 @@ AT_ONCE = 12
 class Stream:
     """Pods that start one after the other, for as long as the block lasts."""
 
-    def __init__(self, gpu_node: GpuNode, namespace: str) -> None:
-        self._client = gpu_node.cluster.client
+    def __init__(self, cluster: Cluster, namespace: str, image: str = images.CUDA.reference) -> None:
+        self._client = cluster.client
+        self._image = image
         self._namespace = namespace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -42,13 +44,17 @@ class Stream:
     def _run(self) -> None:
         while not self._stop.wait(0.3):
             if len(self.unfinished()) < AT_ONCE:
-                made = pod(f"s{self.made}", ["true"], resources={names.VGPU: "50"}, image=images.CUDA.reference)
+                made = pod(f"s{self.made}", ["true"], resources={names.VGPU: "50"}, image=self._image)
                 self._client.create(made, namespace=self._namespace)
                 self.made += 1
 
     def pods(self) -> dict[str, Any]:
         found: list[Any] = list_in(self._client, Pod, self._namespace)
         return {each.metadata.name: each for each in found if each.metadata.name.startswith("s")}
+
+    def failed(self) -> dict[str, str]:
+        """The pods that failed, and why."""
+        return {name: each.status.message for name, each in self.pods().items() if each.status.phase == "Failed"}
 
     def unfinished(self) -> list[str]:
         ended = {"Succeeded", "Failed"}
@@ -59,14 +65,13 @@ def test_pods_start_all_the_time_while_the_agent_is_upgraded_and_none_fails(
     gpu_node: GpuNode, namespace: str
 ) -> None:
     start(gpu_node, namespace, "tenant", 100, 1024)
-    with Stream(gpu_node, namespace) as stream:
+    with Stream(gpu_node.cluster, namespace) as stream:
         for number in range(UPGRADES):
             before = stream.made
             gpu_node.upgrade()
             until(f"pods after upgrade {number}", lambda before=before: stream.made > before + 1, 60)
     until("the last pods", lambda: not stream.unfinished(), 120)
-    failed = {name: each.status.message for name, each in stream.pods().items() if each.status.phase == "Failed"}
-    assert failed == {}
+    assert stream.failed() == {}
     assert stream.made > UPGRADES
     tenant: Any = gpu_node.cluster.client.get(Pod, "tenant", namespace=namespace)
     assert tenant.status.containerStatuses[0].restartCount == 0
