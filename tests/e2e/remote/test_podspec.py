@@ -75,6 +75,20 @@ def test_the_guides_podspec_trains_on_a_gpu_server(
     wait_for("the share to be free", lambda: not gpu_server.machine.sessions())
 
 
+def test_the_guides_health_job_reports_every_server_and_the_pod(
+    real_cluster: Cluster, gpu_server: GpuServer, with_token: str
+) -> None:
+    real_cluster.kubectl("apply", "-n", with_token, "-f", str(SEEDS / "bitfusion-health.yaml"))
+    real_cluster.kubectl(
+        "wait", "-n", with_token, "--for=condition=Complete", "--timeout=120s", "job/bitfusion-health"
+    )
+    report = real_cluster.kubectl("logs", "-n", with_token, "job/bitfusion-health")
+    assert report.startswith(f"Health report for server: {gpu_server.address}\n=====\n")
+    assert "[PASS   ] Check GPU Xid errors" in report
+    assert "Health report for localhost" in report
+    assert report.count("FATAL: 0") == 2
+
+
 def test_a_pod_that_is_killed_frees_its_share(
     real_cluster: Cluster, gpu_server: GpuServer, with_token: str
 ) -> None:
