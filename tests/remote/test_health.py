@@ -35,11 +35,10 @@ def test_faults_of_a_servers_gpus_turn_exactly_their_lines(server: GpuServer) ->
         return {name: now[name] for name, word in fixed.items() if now[name] != word}
 
     server.machine.run("softgpu", "fault", "1", "--temperature", "105")
-    assert changed() == {"temperature <= 100.00": "FATAL"}
-    server.machine.run("softgpu", "fault", "1", "--clear")
     server.machine.run("softgpu", "fault", "0", "--ecc", "2")
-    assert changed() == {"GPU ECC errors": "FATAL"}
+    assert changed() == {"temperature <= 100.00": "FATAL", "GPU ECC errors": "FATAL"}
     server.machine.run("softgpu", "fault", "0", "--clear")
+    server.machine.run("softgpu", "fault", "1", "--clear")
     server.machine.run("softgpu", "fault", "1", "--xid", "79")
     wait_for("the XID to be reported", lambda: changed() == {"GPU Xid errors": "FATAL"})
     server.machine.run("softgpu", "fault", "1", "--clear")
