@@ -16,6 +16,8 @@ class CheckLevel(StrEnum):
     """It does not work; the exit code says so."""
     WARNING = "warning"
     """It works, but may not for long."""
+    INFO = "info"
+    """A fact that is neither good nor bad."""
 
 
 class CheckOutcome(StrEnum):
@@ -49,6 +51,11 @@ class CheckResult:
 def passed(name: str, message: str, figures: Mapping[str, float] | None = None) -> CheckResult:
     """A passed check; `run_checks` adds the group, here and below."""
     return CheckResult("", name, CheckLevel.ERROR, CheckOutcome.PASSED, message, figures=figures or {})
+
+
+def noted(name: str, message: str, figures: Mapping[str, float] | None = None) -> CheckResult:
+    """A fact that people want to know, with nothing to judge."""
+    return CheckResult("", name, CheckLevel.INFO, CheckOutcome.PASSED, message, figures=figures or {})
 
 
 def failed(

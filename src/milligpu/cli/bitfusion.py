@@ -52,6 +52,15 @@ def list_gpus_command(*, servers: str | None, token_file: Path | None, plain: bo
     return show_gpus(list_gpus(access, plain=plain), OutputFormat.TABLE)
 
 
+@cli.command()
+@remote_options
+def health(*, servers: str | None, token_file: Path | None, plain: bool) -> int:
+    """Report the health of the servers and of this machine."""
+    from milligpu.cli.health import show_health
+
+    return show_health(servers, token_file, OutputFormat.TABLE, plain=plain, local=False)
+
+
 def main() -> None:
     """Run the command line; errors are shown as those of `milligpu`."""
     try:

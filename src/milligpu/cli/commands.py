@@ -63,6 +63,11 @@ COMMANDS: dict[str, CommandHelp] = {
         "Show the largest share available now, per GPU model.",
         "milligpu free",
     ),
+    "health": CommandHelp(
+        "milligpu.cli.health",
+        "Report the health of GPU servers, of the network between, and of this machine.",
+        "milligpu health --local",
+    ),
     "manifests": CommandHelp(
         "milligpu.cli.manifests",
         "Print the objects that the Helm chart installs, for people without Helm.",

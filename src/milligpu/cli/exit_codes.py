@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
 
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "Success.",
-    ExitCode.CHECK_FAILED: "A check failed (doctor, verify).",
+    ExitCode.CHECK_FAILED: "A check failed (doctor, health, verify).",
     ExitCode.BAD_INPUT: "Wrong usage or bad input, such as a pod that does not exist.",
     ExitCode.ONLY_SKIPPED: "All checks were skipped (verify).",
     ExitCode.NO_CAPACITY: "No GPU has enough free capacity; try again later.",

@@ -51,7 +51,9 @@ class ServerConnection:
     def receive(self, seconds: float) -> ServerMessage:
         """Return the next answer, or raise TimeoutError; a refusal is raised as what it refuses."""
         deadline = time.monotonic() + seconds
-        while b"\n" not in self._received:
+        searched = 0
+        while self._received.find(b"\n", searched) < 0:
+            searched = len(self._received)
             if not self._has_bytes(deadline - time.monotonic()):
                 raise TimeoutError
             try:
@@ -75,6 +77,11 @@ class ServerConnection:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         return bool(select.select([self._socket], [], [], max(0.0, seconds))[0])
+
+    def certificate(self) -> dict[str, object] | None:
+        """The server's certificate; None without TLS."""
+        found = self._socket.getpeercert() if isinstance(self._socket, ssl.SSLSocket) else None
+        return None if not found else dict(found)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -23,6 +23,8 @@ SESSION_SIZE = 32
 # A status of a machine with many sessions, or a list of revoked tokens.
 LINE_MAX = 8 << 20
 
+# The clocks of two machines may differ by this much.
+SKEW_S = 60
 BEAT_SECONDS = 3.0
 # Five beats. The network may be away for so long; then the session ends, and others get its GPU.
 SILENCE_SECONDS = 15.0
@@ -65,6 +67,15 @@ class DrainServer(RemoteRequest, frozen=True, tag="drain"):
     v: int
     token: str
     drain: bool
+
+
+class ReadHealth(RemoteRequest, frozen=True, tag="health"):
+    """Ask for the checks of the server's machine, then answer beats, by which the client measures the network."""
+
+    v: int
+    token: str
+    payload: int = 0
+    """So many bytes are sent along, to measure the bandwidth."""
 
 
 class ExchangeRevocations(RemoteRequest, frozen=True, tag="revocations"):
@@ -121,6 +132,32 @@ class ServerStatus(RemoteAnswer, frozen=True, tag="status"):
     draining: bool = False
 
 
+class HealthLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One result of a check, as `milligpu health` shows it."""
+
+    group: str
+    name: str
+    level: str
+    result: str
+    message: str
+    fix: str = ""
+    figures: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+
+
+class HealthRead(RemoteAnswer, frozen=True, tag="health"):
+    release: str
+    """The server's version of milligpu."""
+    protocol: int
+    """The newest version of these messages that it knows."""
+    time: float
+    """Its clock, in seconds since 1970."""
+    lines: list[HealthLine]
+
+
+class HealthPayload(RemoteAnswer, frozen=True, tag="payload"):
+    data: str
+
+
 class RevocationsHeld(RemoteAnswer, frozen=True, tag="revocations"):
     """The newest list that the server has now."""
 
@@ -139,12 +176,16 @@ class ServerBeat(RemoteAnswer, frozen=True, tag="beat"):
     """The server lives."""
 
 
-ClientMessage = OpenSession | ListGpus | ReadServerStatus | DrainServer | ExchangeRevocations | ClientBeat
+ClientMessage = (
+    OpenSession | ListGpus | ReadServerStatus | ReadHealth | DrainServer | ExchangeRevocations | ClientBeat
+)
 ServerMessage = (
     SessionOpened
     | SessionWaits
     | GpuList
     | ServerStatus
+    | HealthRead
+    | HealthPayload
     | RevocationsHeld
     | ServerDrained
     | ServerBeat

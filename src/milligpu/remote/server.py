@@ -33,6 +33,7 @@ from milligpu.remote.protocol import (
     GpuList,
     ListGpus,
     OpenSession,
+    ReadHealth,
     ReadServerStatus,
     RevocationsHeld,
     ServerBeat,
@@ -42,6 +43,7 @@ from milligpu.remote.protocol import (
     SessionWaits,
     encode_line,
 )
+from milligpu.remote.report import report_health
 from milligpu.remote.revocation_store import RevocationStore, exchange_with
 from milligpu.remote.server_status import machine_status, only_sessions, session_use
 from milligpu.remote.session_hosts import RemoteSession, SessionHosts
@@ -101,6 +103,8 @@ class RemoteServer:
         self._revoked = RevocationStore(settings.state / REVOCATIONS_FILE, self._key)
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers = 0
+        # One report at a time: each starts a process that opens the driver.
+        self._reporting = asyncio.Lock()
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections until cancelled; then all sessions end."""
@@ -182,6 +186,10 @@ class RemoteServer:
                 claims = self._check_token(request.token)
                 if isinstance(request, OpenSession):
                     await self._open(request, claims, reader, writer, peer)
+                elif isinstance(request, ReadHealth):
+                    async with self._reporting:
+                        await report_health(request, writer, self._now)
+                    await _follow(reader, writer)
                 else:
                     writer.write(encode_line(await self._answer_once(request, claims)))
         except MilligpuError as error:

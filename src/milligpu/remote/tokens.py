@@ -9,12 +9,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from milligpu.model.errors import BadRequest
 from milligpu.model.policy import PRIORITY_MAX
 from milligpu.model.units import Milli
+from milligpu.remote.protocol import SKEW_S
 from milligpu.remote.signatures import SignatureRefused, sign, verify
 
 # A lost token is of no use after this time, whether it is noticed or not.
 LIFETIME_MAX_S = 30 * 24 * 3600
-# The clocks of two machines may differ by this much.
-SKEW_S = 60
 _PURPOSE = b"milligpu token 1\n"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _LENGTH_MAX = 4096

@@ -1,5 +1,6 @@
 """The Bitfusion guide's podspec on a real Kubernetes that knows of no GPU: its half is on a GPU server."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from lightkube.resources.core_v1 import Node
 
 from devcluster.cluster import Cluster
 from devcluster.fixtures import new_namespace
@@ -56,13 +56,8 @@ def test_the_podspec_for_a_gpu_server_has_the_guides_command() -> None:
 def test_the_guides_podspec_trains_on_a_gpu_server(
     real_cluster: Cluster, gpu_server: GpuServer, with_token: str
 ) -> None:
-    [node] = [
-        each
-        for each in real_cluster.client.list(Node)
-        if each.metadata and each.metadata.name == real_cluster.nodes[0].name
-    ]
-    assert node.status is not None
-    assert not [name for name in node.status.capacity or {} if "gpu" in name]
+    node = json.loads(real_cluster.kubectl("get", "node", real_cluster.nodes[0].name, "-o", "json"))
+    assert not [name for name in node["status"]["capacity"] if "gpu" in name]
     real_cluster.kubectl("apply", "-n", with_token, "-f", str(SEEDS / "bitfusion-remote.yaml"))
     wait_for_phase(real_cluster, with_token, "bitfusion-benchmark", "Succeeded")
     lines = "".join(real_cluster.client.log("bitfusion-benchmark", namespace=with_token)).splitlines()
@@ -73,6 +68,20 @@ def test_the_guides_podspec_trains_on_a_gpu_server(
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 1e-3
     wait_for("the share to be free", lambda: not gpu_server.machine.sessions())
+
+
+def test_the_guides_health_job_reports_every_server_and_the_pod(
+    real_cluster: Cluster, gpu_server: GpuServer, with_token: str
+) -> None:
+    real_cluster.kubectl("apply", "-n", with_token, "-f", str(SEEDS / "bitfusion-health.yaml"))
+    real_cluster.kubectl(
+        "wait", "-n", with_token, "--for=condition=Complete", "--timeout=120s", "job/bitfusion-health"
+    )
+    report = real_cluster.kubectl("logs", "-n", with_token, "job/bitfusion-health")
+    assert report.startswith(f"Health report for server: {gpu_server.address}\n=====\n")
+    assert "[PASS   ] Check GPU Xid errors" in report
+    assert "Health report for localhost" in report
+    assert report.count("FATAL: 0") == 2
 
 
 def test_a_pod_that_is_killed_frees_its_share(

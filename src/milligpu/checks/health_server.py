@@ -1,0 +1,174 @@
+"""The health of a GPU server's machine, as JSON lines: `python -m milligpu.checks.health_server`.
+
+A process of its own, which `milligpu server` starts for each report: it opens NVML and the CUDA driver, and a
+driver that hangs must not stop the server.
+"""
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+import msgspec
+
+from milligpu.checks import health_gpus as gpus
+from milligpu.checks.health_gpus import GpuFacts, HealthGpu
+from milligpu.checks.health_host import PERFORMANCE, RESOURCES, SERVER_FILES, SOFTWARE, STABILITY, host_checks
+from milligpu.checks.node import cgroups
+from milligpu.checks.result import Check, CheckResult, failed, noted, passed, run_checks
+from milligpu.model.errors import MilligpuError
+from milligpu.model.gpu import GpuState
+from milligpu.nvml.gpus import NvmlGpus
+from milligpu.nvml.library import GpuLostError, Handle, Nvml
+from milligpu.nvml.readings import GpuReading, LostGpu
+from milligpu.remote.protocol import HealthLine
+from milligpu.sessions.client import SessionClient
+from milligpu.sessions.gpu_source import open_nvml
+from milligpu.sessions.protocol import ReadStatus, StatusRead
+from milligpu.softgpu.start import SoftgpuPaths, client_environment, is_running
+from milligpu.wire.status import MachineStatus
+
+_PROBE_SECONDS = 30
+_DEFAULT_MODE = 0
+_MODES = {1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
+_P2P_READ = 0
+_OWN_LINES = ("too hot", "memory errors")
+_LOST = "it has fallen off the bus"
+
+
+class _Device(msgspec.Struct, frozen=True):
+    stream_memory_operations: bool | None = None
+    host_pointer: bool | None = None
+
+
+class _Probed(msgspec.Struct, frozen=True):
+    devices: list[_Device] = msgspec.field(default_factory=list[_Device])
+    error: str = ""
+
+
+def read_status(env: Mapping[str, str]) -> MachineStatus:
+    answer = SessionClient(env).ask(ReadStatus())
+    assert isinstance(answer, StatusRead)
+    return answer.status
+
+
+def read_facts(env: Mapping[str, str]) -> GpuFacts:
+    """Ask the session service, NVML and the CUDA driver."""
+    status = read_status(env)
+    problems = {gpu.uuid: gpu.message for gpu in status.gpus if gpu.state == GpuState.UNHEALTHY}
+    probed = _probe_cuda(env)
+    with open_nvml(env) as found:
+        seen = [
+            _gpu(found, each, problems, probed.devices[at] if at < len(probed.devices) else _Device())
+            for at, each in enumerate(found.read())
+        ]
+        return GpuFacts(
+            found.nvml.ask("nvmlSystemGetDriverVersion") or "0",
+            found.nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or 0,
+            seen,
+            _memory_available(),
+            _strangers(found.nvml, found.handles()),
+            probed.error,
+        )
+
+
+def _gpu(found: NvmlGpus, each: GpuReading | LostGpu, problems: Mapping[str, str], device: _Device) -> HealthGpu:
+    if isinstance(each, LostGpu):
+        return HealthGpu(each.index, 0, problem=each.message or _LOST)
+    nvml, handle = found.nvml, found.handles()[each.uuid]
+    mode = nvml.try_ask("nvmlDeviceGetComputeMode", handle) or _DEFAULT_MODE
+    problem = problems.get(each.uuid, "")
+    return HealthGpu(
+        each.index,
+        each.memory_total,
+        nvml.try_ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        nvml.try_ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        each.vitals.temperature,
+        each.vitals.ecc_uncorrected,
+        _MODES.get(mode, ""),
+        # Heat and memory errors have lines of their own.
+        "" if any(word in problem for word in _OWN_LINES) else problem,
+        device.stream_memory_operations,
+        device.host_pointer,
+    )
+
+
+def _strangers(nvml: Nvml, handles: Mapping[str, Handle]) -> list[tuple[int, int]]:
+    """Pairs of GPUs without access to each other's memory."""
+    found: list[tuple[int, int]] = []
+    for (one, first), (other, second) in itertools.combinations(enumerate(handles.values()), 2):
+        try:
+            status = nvml.ask("nvmlDeviceGetP2PStatus", first, second, _P2P_READ)
+        except GpuLostError:
+            status = None
+        if status:
+            found.append((one, other))
+    return found
+
+
+def _probe_cuda(env: Mapping[str, str]) -> _Probed:
+    folder = SoftgpuPaths.from_env(env).folder
+    environment = {**env, **(client_environment(folder, env) if is_running(folder) else {})}
+    command = [sys.executable, "-m", "milligpu.checks.cuda_probe"]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True
+        )
+        return msgspec.json.decode(done.stdout, type=_Probed)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return _Probed(error=f"the CUDA driver did not answer: {error}")
+
+
+def _memory_available() -> int:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) // 1024
+
+
+def check_service(env: Mapping[str, str]) -> Iterable[CheckResult]:
+    """The service that grants shares and the arbiter in it answer."""
+    fix = "look at its log: /run/milligpu or $XDG_RUNTIME_DIR/milligpu"
+    try:
+        status = read_status(env)
+    except MilligpuError as error:
+        yield failed("session service and arbiter", error.message, error.hint or fix)
+        return
+    yield passed("session service and arbiter", f"{len(status.sessions)} sessions, {len(status.waiting)} waiting")
+    free = sum(gpu.free_milli for gpu in status.gpus)
+    total = sum(gpu.milli for gpu in status.gpus)
+    yield noted("free compute", f"{free / 1000:g} of {total / 1000:g} GPUs", {"free_gpus": free / 1000})
+
+
+def server_checks(env: Mapping[str, str]) -> list[Check]:
+    """All checks of a GPU server, in the order of the report."""
+    facts = cache(lambda: read_facts(env))
+    fix = "look at: nvidia-smi; milligpu doctor --server"
+    return [
+        *host_checks(SERVER_FILES),
+        Check(SOFTWARE, "GPU driver", lambda: gpus.check_versions(facts()), fix),
+        Check(RESOURCES, "shadow memory", lambda: gpus.check_memory(facts()), fix),
+        Check(RESOURCES, "session service and arbiter", lambda: check_service(env)),
+        Check(PERFORMANCE, "PCIe Width", lambda: gpus.check_pcie(facts()), fix),
+        Check(PERFORMANCE, "CUDA features", lambda: gpus.check_features(facts()), fix),
+        Check(STABILITY, "cgroups", cgroups),
+        Check(STABILITY, "GPUs", lambda: gpus.check_stability(facts()), fix),
+    ]
+
+
+def to_line(each: CheckResult) -> HealthLine:
+    return HealthLine(
+        each.group, each.name, str(each.level), str(each.result), each.message, each.fix, dict(each.figures)
+    )
+
+
+def main() -> int:
+    results = asyncio.run(run_checks(server_checks(os.environ)))
+    sys.stdout.buffer.write(msgspec.json.encode([to_line(each) for each in results]) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
