@@ -24,7 +24,7 @@ class SchedulerMetrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._verbs = {verb: self._answers.labels(verb) for verb in ("filter", "preempt", "bind")}
+        self._verbs = {verb: self._answers.labels(verb) for verb in ("filter", "prioritize", "preempt", "bind")}
         self.held_back = Counter(
             "milligpu_scheduler_held_back_seconds",
             "How long filters were held back because many binds were under way.",
