@@ -223,7 +223,7 @@ def test_explain_names_the_data_pod_that_a_pod_is_next_to(
         assert "its pod data is there" in explain_pod(client, namespace, "work").text
 
 
-def test_a_pod_with_preferences_that_waits_is_placed_where_it_prefers_when_room_is_made(
+def test_a_pod_with_preferences_that_waits_is_placed_when_room_is_made(
     control_plane: Cluster, kwok_cluster: NewKwokNodes, namespace: str, service: SchedulerService
 ) -> None:
     pair = gpu_nodes(kwok_cluster, 2, cards=1)
