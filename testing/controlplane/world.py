@@ -219,6 +219,8 @@ class World:
                 status, found = await answer
         except TimeoutError:
             raise Unavailable("timeout") from None
+        if status == 500:
+            leader.errors.append(f"{verb} failed: {found.decode()}")
         if status != 200:
             raise Unavailable(f"{status}")
         return found

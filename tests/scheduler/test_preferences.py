@@ -110,7 +110,7 @@ def test_points_are_for_packing() -> None:
 
     found = points(world, choosy("a", 500), ["n0", "n1", "n2"])
 
-    assert found == {"n0": 0, "n1": 10, "n2": 0}
+    assert found == {"n0": 0, "n1": 1, "n2": 0}
 
 
 def test_points_are_given_to_nodes_that_do_not_fit_any_more_as_none() -> None:

@@ -9,6 +9,9 @@ from milligpu.model.request import PodRequest
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import BoolArray
 
+# The lowest rank of a node in use: one of kube-scheduler's ten points, so that no empty node has as many.
+_RANK_IN_USE = 0.1
+
 
 class PlaceChoice:
     """Chooses places; it changes nothing."""
@@ -55,13 +58,14 @@ class PlaceChoice:
     def _ranked(self, request: PodRequest, rows: BoolArray) -> dict[str, float]:
         found, scores = self._placer.fitting(request, rows)
         used = self._shares.in_use()[found] if request.strategy is None else [True] * len(found)
-        keys = [(bool(in_use), float(score)) for in_use, score in zip(used, scores, strict=True)]
-        order = {key: at for at, key in enumerate(sorted(set(keys)))}
+        order = sorted({float(score) for in_use, score in zip(used, scores, strict=True) if in_use})
+        step = (1 - _RANK_IN_USE) / max(1, len(order) - 1)
+        rank = {score: _RANK_IN_USE + step * at for at, score in enumerate(order)}
         names = self._placer.snapshot.node_names
         ranked: dict[str, float] = {}
-        for row, key in zip(found, keys, strict=True):
+        for row, in_use, score in zip(found, used, scores, strict=True):
             name = names[int(row)]
-            ranked[name] = max(ranked.get(name, 0.0), order[key] / max(1, len(order) - 1))
+            ranked[name] = max(ranked.get(name, 0.0), rank[float(score)] if in_use else 0.0)
         return ranked
 
     def _by_class(self, request: PodRequest, rows: BoolArray | None) -> Grant | None:

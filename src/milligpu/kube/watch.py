@@ -78,8 +78,8 @@ class Watch(Generic[Thing]):
     ) -> None:
         """`fields` is a field selector, such as `spec.nodeName=n1`; `on_list` is called when a list begins.
 
-        `cached`: lists come from the API server's cache, so that thousands of agents do not load etcd. The first one
-        may be some seconds old, which the watch makes up for; later ones are never older than what was seen.
+        `cached`: lists come from the API server's cache, so that thousands of agents do not load etcd. The first
+        one may be some seconds old, which the watch makes up for; others are never older than what was seen.
         `optional`: a cluster that does not know this kind of object, or does not let us see it, has none of it.
         """
         self._on_list = on_list

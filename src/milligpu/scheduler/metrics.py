@@ -24,7 +24,8 @@ class SchedulerMetrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._verbs = {verb: self._answers.labels(verb) for verb in ("filter", "simulate", "preempt", "bind")}
+        verbs = ("filter", "prioritize", "simulate", "preempt", "bind")
+        self._verbs = {verb: self._answers.labels(verb) for verb in verbs}
         self.held_back = Counter(
             "milligpu_scheduler_held_back_seconds",
             "How long filters were held back because many binds were under way.",

@@ -1,6 +1,5 @@
 """The few fields of Kubernetes' objects that are read; all others are skipped while decoding."""
 
-import sys
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -118,12 +117,9 @@ class NodeStatus(msgspec.Struct):
     images: tuple[NodeImage, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Keep few names, each once: thousands of nodes report the same ones."""
+        """Drop small images: a node may report fifty, and thousands of nodes are remembered."""
         if self.images:
-            large = (each for each in self.images if each.sizeBytes >= _IMAGE_BYTES_MIN)
-            self.images = tuple(
-                NodeImage(tuple(map(sys.intern, each.names or ())), each.sizeBytes) for each in large
-            )
+            self.images = tuple(each for each in self.images if each.sizeBytes >= _IMAGE_BYTES_MIN)
 
 
 class KubeNode(msgspec.Struct):
