@@ -240,6 +240,8 @@ class SimulatedClient:
             return self._list(parts[2], query)
         elif method == "GET":
             return server.read_pod(parts[5])
+        elif parts[-1] == "eviction":
+            server.evict(parts[5], body)
         elif parts[-1] == "binding":
             server.bind(parts[5], body, forgiven=late)
         elif parts[-1] == "status":

@@ -179,6 +179,13 @@ class SimulatedServer:
         self._granted(pod, forgiven=forgiven)
         self.bound_at[pod["metadata"]["uid"]] = self.now()
 
+    def evict(self, name: str, eviction: Document) -> None:
+        """Delete a pod, unless it is only asked whether it may be."""
+        options: Document = eviction["deleteOptions"]
+        self._pod(name, options["preconditions"]["uid"])
+        if "dryRun" not in options:
+            self.delete_pod(name, force=False)
+
     def patch_status(self, name: str, patch: Any, *, forgiven: bool) -> None:
         """Apply a merge patch of the status, or a JSON patch of annotations, as the service sends them."""
         if isinstance(patch, dict):

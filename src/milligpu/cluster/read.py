@@ -59,6 +59,7 @@ class _Spec(msgspec.Struct):
     schedulerName: str = "default-scheduler"
     schedulingGates: list[_Gate] | None = None
     activeDeadlineSeconds: int | None = None
+    preemptionPolicy: str = ""
     priority: int = 0
     nodeSelector: dict[str, str] | None = None
     affinity: Affinity | None = None
@@ -176,6 +177,7 @@ class PodReader:
             shape=self._shape(request, mistake, constraints),
             queue=(meta.labels or {}).get(names.QUEUE, ""),
             user=(meta.annotations or {}).get(names.USER, ""),
+            preempts=spec.preemptionPolicy != "Never",
             time_limit_s=inf if spec.activeDeadlineSeconds is None else float(spec.activeDeadlineSeconds),
         )
 

@@ -215,6 +215,12 @@ class Reservations:
             spec.pod.uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib)
         )
 
+    def end_preemption(self, uid: str) -> None:
+        """Keep nothing more for a pod for which nobody is evicted after all."""
+        if self._kept.under_way(uid) is not None:
+            self._kept.end(uid)
+            self._pods.capacity_version += 1
+
     def preemption_of(self, uid: str) -> Preemption | None:
         """Return the preemption that is under way for a pod."""
         return self._kept.under_way(uid)
