@@ -10,12 +10,14 @@ from typing import cast
 
 import msgspec
 
+from milligpu.cluster.pod_entry import PodStage
 from milligpu.dialects.normal import NormalForm
 from milligpu.kube.api import ApiClient
 from milligpu.kube.watch import SharedWatch, Watch
 from milligpu.model import names
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu import Gpu, GpuState
+from milligpu.model.gpu_queue import GpuQueue, GpuQueues
 from milligpu.model.units import Mib
 from milligpu.scheduler.metrics import SchedulerMetrics
 from milligpu.scheduler.service import SchedulerService
@@ -37,6 +39,15 @@ _GRACE_S = 0.5
 _RESTART_S = 1.0
 
 
+QUEUE = "line"
+_QUEUES = GpuQueues([GpuQueue(QUEUE)])
+
+
+def _ordinary(pod: Document) -> bool:
+    notes: dict[str, str] = pod["metadata"]["annotations"]
+    return not notes.keys() & {CLAIM, ONLY, REFUSED}
+
+
 class ServiceProcess:
     """One instance of the service; when it ends it is restarted, as by a Deployment."""
 
@@ -56,7 +67,7 @@ class ServiceProcess:
         self.loop.on_death = self.kill
         self.client = SimulatedClient(self._server, self._network, self.loop, self.identity)
         self.client.on_death = self.kill
-        self._reviewer = PodReviewer(NormalForm)
+        self._reviewer = PodReviewer(NormalForm, queues=lambda: _QUEUES)
         self.service = SchedulerService(SchedulerMetrics())
         self._main = self.loop.spawn(self._run())
 
@@ -147,6 +158,8 @@ class PodAsk:
     claim: str = ""
     only: str = ""
     refused: bool = False
+    queued: bool = False
+    """Whether it waits in the queue."""
 
     @property
     def limits(self) -> dict[str, str]:
@@ -160,7 +173,7 @@ class PodAsk:
 class World:
     """The whole simulated cluster, with a method for each kind of step."""
 
-    def __init__(self, seed: str, *, nodes: int, gpus: int, hints: bool, clears: bool) -> None:
+    def __init__(self, seed: str, *, nodes: int, gpus: int, hints: bool, clears: bool, queue: bool = False) -> None:
         self.clock = VirtualClock()
         self.dice = Random(seed)
         self.server = SimulatedServer(lambda: self.clock.now)
@@ -180,6 +193,12 @@ class World:
             self._scheduler_loop.call_soon(self.scheduler._on_change, change)  # pyright: ignore[reportPrivateUsage]
         self._scheduler_loop.spawn(self.scheduler.run())
         self.instances = [ServiceProcess(name, self.clock, self.server, self.network) for name in ("a", "b")]
+        if queue:
+            meta = {"name": QUEUE, "uid": "uid-queue", "resourceVersion": "1"}
+            self.server.queue = {"metadata": meta, "spec": {"order": "fifo"}}
+            self.server.ungated.append(self._check_order)
+        self.out_of_order: list[str] = []
+        """Pods that were started before an older one that asks for the same."""
         self.created = 0
         self._names: set[str] = set()
 
@@ -235,13 +254,15 @@ class World:
         if ask.refused:
             notes[REFUSED] = "yes"
         pod: Document = {
-            "metadata": {"name": name, "namespace": "default", "annotations": notes},
+            "metadata": {"name": name, "namespace": "default", "annotations": notes, "labels": {}},
             "spec": {
                 "priority": ask.priority,
                 "containers": [{"name": "main", "resources": {"limits": ask.limits}}],
             },
             "status": {"phase": "Pending"},
         }
+        if ask.queued:
+            pod["metadata"]["labels"][names.QUEUE] = QUEUE
         serving = [each for each in self.instances if not each.client.dead and each.paused_until <= self.clock.now]
         if not serving:
             return None
@@ -250,6 +271,20 @@ class World:
         self._names.add(name)
         self.server.create_pod(pod)
         return name
+
+    def _check_order(self, pod: Document) -> None:
+        """An older pod that asks for the same must have its place already when a younger one is let go."""
+        leader = self.leader
+        if leader is None or leader.term is None:
+            return
+        for other in self.server.pods.values():
+            if other["metadata"]["name"] == pod["metadata"]["name"]:
+                return
+            same = other["spec"]["containers"] == pod["spec"]["containers"] and _ordinary(other) and _ordinary(pod)
+            entry = leader.term.state.entry(other["metadata"]["uid"])
+            waits = other["spec"].get("schedulingGates") and "deletionTimestamp" not in other["metadata"]
+            if same and waits and entry is not None and entry.queued and entry.stage is PodStage.WAITING:
+                self.out_of_order.append(f"{pod['metadata']['name']} started before {other['metadata']['name']}")
 
     def recreate(self, name: str) -> None:
         """Force-delete a pod and create another of its name, as a StatefulSet does."""
@@ -293,10 +328,12 @@ class World:
         if leader is None or any(each.paused_until > self.clock.now for each in self.instances):
             return False
         open_ = {each.kind for each in self.network.streams if each.owner == leader.identity and not each.half_open}
-        return open_ == {"pods", "nodes"}
+        return open_ - {"gpuqueues"} == {"pods", "nodes"}
 
     def waiting(self) -> list[Document]:
-        """Waiting pods that nothing but GPUs keeps from being placed."""
+        """Waiting pods that nothing but GPUs keeps from being placed; of those in the queue only the first."""
+        gated = (each for each in self.server.pods.values() if each["spec"].get("schedulingGates"))
+        first = next(gated, None)
         return [
             pod
             for pod in self.server.pods.values()
@@ -304,6 +341,7 @@ class World:
             and "deletionTimestamp" not in pod["metadata"]
             and pod["metadata"]["annotations"].get(CLAIM, "") in {"", *self.server.claims}
             and REFUSED not in pod["metadata"]["annotations"]
+            and (not pod["spec"].get("schedulingGates") or pod is first)
         ]
 
     def close(self) -> list[str]:

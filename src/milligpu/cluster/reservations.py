@@ -164,6 +164,16 @@ class Reservations:
         assert entry.stage is PodStage.WAITING
         self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
 
+    def retry_admitted(self) -> None:
+        """Make kube-scheduler retry admitted pods that it gave up on, as when a node's total seemed full."""
+        now = self._pods.now()
+        for entry in self._pods.in_queues.values():
+            waits = entry.stage is PodStage.RESERVED and entry.answered_at == FOREVER and not entry.gated
+            long = now >= entry.until - ADMITTED_S + HOLD_OFF_S
+            if waits and long and now >= entry.held_off_at + max(entry.hold_off_s, HOLD_OFF_S):
+                self.hold_off(entry)
+                self.inherited.append(entry)
+
     def find(self, spec: SchedulingSpec, rows: BoolArray | None) -> Grant | None:
         """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing."""
         return self._choice.among(spec, rows)

@@ -93,6 +93,7 @@ class QueueController:
     def on_tick(self) -> None:
         """Start a pass, because reservations may have expired."""
         if not self.idle:
+            self._state.reservations.retry_admitted()
             self._wake.set()
 
     def forget(self, uid: str) -> None:

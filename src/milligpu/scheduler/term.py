@@ -261,5 +261,5 @@ class LeaderTerm:
             await asyncio.sleep(_EXPIRE_EVERY_S)
             for unknown in self.state.expire():
                 self._drop_pod(unknown)
-            self.nominator.on_tick()
             self._queues.on_tick()
+            self.nominator.on_tick()
