@@ -234,19 +234,28 @@ class SimulatedClient:
             pass  # objects that no code here reads
         elif parts[-1] == "resourcequotas":
             return b'{"items":[]}'
-        elif parts[-1] in {"gpuclasses", "gpuqueues"}:
-            raise Refusal(NOT_FOUND, "the server could not find the requested resource")
+        elif "gpuqueues" in parts or parts[-1] == "gpuclasses":
+            return self._queues(parts)
         elif method == "GET" and parts[:2] == ["api", "v1"] and len(parts) == 3:
             return self._list(parts[2], query)
         elif method == "GET":
             return server.read_pod(parts[5])
+        elif parts[-1] == "eviction":
+            server.evict(parts[5], body)
         elif parts[-1] == "binding":
             server.bind(parts[5], body, forgiven=late)
         elif parts[-1] == "status":
             server.patch_status(parts[5], body, forgiven=late)
         else:
-            raise Refusal(NOT_FOUND, request.path)
+            server.patch_pod(parts[5], body)
         return b"{}"
+
+    def _queues(self, parts: list[str]) -> bytes:
+        queue = self._server.queue
+        if queue is None or parts[-1] == "gpuclasses":
+            raise Refusal(NOT_FOUND, "the server could not find the requested resource")
+        head = msgspec.json.encode({"resourceVersion": str(self._server.version)})
+        return b'{"metadata":' + head + b',"items":[' + msgspec.json.encode(queue) + b"]}"
 
     def _list(self, kind: str, query: str) -> bytes:
         """Answer a page; all pages of a list are of the version at which the list began."""
@@ -343,6 +352,8 @@ def _kind_of(path: str, kind: str) -> str:
         return "lease"
     if last == "status" and "/nodes/" in plain:
         return "node"
+    if kind == JSON_PATCH and plain.rsplit("/", 2)[1] == "pods":
+        return "ungate"
     if last in {"pods", "nodes"}:
         return f"list-{last}"
     if last == "status":

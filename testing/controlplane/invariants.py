@@ -8,7 +8,8 @@
 4. `released`: 30 s later, no pod waits that fits next to the bound pods: a place for a pod that cannot use it has
    been released. Only the place of a bind without an answer is kept longer, for a minute.
 5. `memory`: when all pods are gone, the service remembers none of them and is as large as at its start.
-6. `leader`: an instance leads; `errors`: no process ends with an error that it did not expect.
+6. `order`: in a queue, no pod starts before an older one that asks for the same and has no place yet.
+7. `leader`: an instance leads; `errors`: no process ends with an error that it did not expect.
 """
 
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ def check_step(world: World, taken: int) -> Failure | None:
         return Failure("granted", world.server.violations[0], taken)
     if world.scheduler.in_vain:
         return Failure("vain", world.scheduler.in_vain[0], taken)
+    if world.out_of_order:
+        return Failure("order", world.out_of_order[0], taken)
     return None
 
 

@@ -113,6 +113,8 @@ class KubeSchedulerModel:
         if pod["spec"].get("nodeName"):
             self._assumed.pop(uid, None)
             self._queue.pop(uid, None)
+        elif pod["spec"].get("schedulingGates"):
+            self._queue.pop(uid, None)
         elif uid not in self._queue and uid not in self._assumed:
             self._queue[uid] = _Queued(uid, self._loop.time())
         elif old is not None and _nominated(old) != _nominated(pod):

@@ -41,6 +41,8 @@ class Setting:
     gpus: int
     hints: bool
     clears: bool
+    queue: bool = False
+    """Whether there is a queue, in which some pods wait."""
 
     @classmethod
     def draw(cls, seed: str) -> "Setting":
@@ -67,7 +69,14 @@ def run(setting: Setting, steps: Sequence[Step]) -> Failure | None:
 
 
 def _run(setting: Setting, steps: Sequence[Step]) -> Failure | None:
-    world = World(setting.seed, nodes=setting.nodes, gpus=setting.gpus, hints=setting.hints, clears=setting.clears)
+    world = World(
+        setting.seed,
+        nodes=setting.nodes,
+        gpus=setting.gpus,
+        hints=setting.hints,
+        clears=setting.clears,
+        queue=setting.queue,
+    )
     failure: Failure | None = None
     taken = 0
     try:

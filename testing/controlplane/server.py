@@ -53,6 +53,10 @@ class SimulatedServer:
     pods: dict[str, Document] = field(default_factory=dict[str, Document])
     nodes: dict[str, Document] = field(default_factory=dict[str, Document])
     gpus: dict[tuple[str, str], Gpu] = field(default_factory=dict[tuple[str, str], Gpu])
+    queue: Document | None = None
+    """The one GpuQueue; without it the kind is not known."""
+    ungated: list[Callable[[Document], None]] = field(default_factory=list[Callable[[Document], None]])
+    """Called with every pod whose gate was removed."""
     claims: set[str] = field(default_factory=set[str])
     lease: Document | None = None
     history: list[Change] = field(default_factory=list[Change])
@@ -179,13 +183,30 @@ class SimulatedServer:
         self._granted(pod, forgiven=forgiven)
         self.bound_at[pod["metadata"]["uid"]] = self.now()
 
+    def evict(self, name: str, eviction: Document) -> None:
+        """Delete a pod, unless it is only asked whether it may be."""
+        options: Document = eviction["deleteOptions"]
+        self._pod(name, options["preconditions"]["uid"])
+        if "dryRun" not in options:
+            self.delete_pod(name, force=False)
+
+    def patch_pod(self, name: str, patch: Any) -> None:
+        """Remove the gate of a queue."""
+        changed = apply_json_patch(self._pod(name), patch)
+        changed["spec"]["schedulingGates"] = []
+        self.pods[name] = changed
+        for each in self.ungated:
+            each(changed)
+        self._modified(changed)
+
     def patch_status(self, name: str, patch: Any, *, forgiven: bool) -> None:
         """Apply a merge patch of the status, or a JSON patch of annotations, as the service sends them."""
         if isinstance(patch, dict):
             document: Document = patch  # pyright: ignore[reportUnknownVariableType]
             pod = self._pod(name, document["metadata"]["uid"])
-            if pod["status"].get("nominatedNodeName", "") != document["status"]["nominatedNodeName"]:
-                pod["status"]["nominatedNodeName"] = document["status"]["nominatedNodeName"]
+            status = {**pod["status"], **document["status"]}
+            if pod["status"] != status:
+                pod["status"] = status
                 self._modified(pod)
             return
         pod = self._pod(name)

@@ -66,6 +66,10 @@ WEIGHTS = {
 }
 
 
+# Drawn only where they are asked for, so that older runs stay as they are.
+_MORE = {"queued": 30}
+
+
 def draw(dice: Random, count: int, only: Sequence[str] = ()) -> list[Step]:
     """Draw the steps of one run, of all kinds or only of some, such as `create` and `fault:nominate`.
 
@@ -75,7 +79,7 @@ def draw(dice: Random, count: int, only: Sequence[str] = ()) -> list[Step]:
     weights = {what: weight * dice.choice((1, 1, 4)) for what, weight in WEIGHTS.items()}
     kinds = list(only) or [what for what in WEIGHTS if what in _ALWAYS or dice.random() < 0.45]
     pace = dice.choice(_PACES)
-    chosen = dice.choices(kinds, [weights[what.partition(":")[0]] for what in kinds], k=count)
+    chosen = dice.choices(kinds, [(weights | _MORE)[what.partition(":")[0]] for what in kinds], k=count)
     return [_draw(dice, what, pace) for what in chosen]
 
 
@@ -87,6 +91,8 @@ def _draw(dice: Random, what: str, pace: tuple[float, ...]) -> Step:
         case "create" | "burst":
             written = dice.choice(("", "", "memory", "hami"))
             text = f"{dice.choice(_SIZES)} {dice.choice((0, 0, 0, 10))} {written}".rstrip()
+        case "queued":
+            text = f"{dice.choice(_SIZES)} {dice.choice((0, 0, 0, 10))} queued"
         case "blocked":
             text = f"{dice.choice(_SIZES)} {dice.choice((0, 10))} {only or dice.choice(_BLOCKS)}"
         case "resize":
@@ -124,6 +130,7 @@ def _create(world: World, number: int, words: list[str]) -> None:
         only=f"n{number % (len(world.nodes) + 1)}" if what == "only" else "",
         refused=what == "refused",
         choosy=number % 4 == 0,
+        queued=what == "queued",
     )
     world.create(ask)
 
@@ -265,6 +272,7 @@ def _claim(world: World, number: int, _: list[str]) -> None:
 
 _ACTIONS: dict[str, Callable[[World, int, list[str]], None]] = {
     "create": _create,
+    "queued": _create,
     "burst": _burst,
     "blocked": _create,
     "claim": _claim,

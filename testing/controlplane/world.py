@@ -10,12 +10,14 @@ from typing import cast
 
 import msgspec
 
+from milligpu.cluster.pod_entry import PodStage
 from milligpu.dialects.normal import NormalForm
 from milligpu.kube.api import ApiClient
 from milligpu.kube.watch import SharedWatch, Watch
 from milligpu.model import names
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu import Gpu, GpuState
+from milligpu.model.gpu_queue import GpuQueue, GpuQueues
 from milligpu.model.units import Mib
 from milligpu.scheduler.metrics import SchedulerMetrics
 from milligpu.scheduler.service import SchedulerService
@@ -39,6 +41,15 @@ _TERM = {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "opera
 _PREFERS = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_TERM]}}}
 
 
+QUEUE = "line"
+_QUEUES = GpuQueues([GpuQueue(QUEUE)])
+
+
+def _ordinary(pod: Document) -> bool:
+    notes: dict[str, str] = pod["metadata"]["annotations"]
+    return not notes.keys() & {CLAIM, ONLY, REFUSED}
+
+
 class ServiceProcess:
     """One instance of the service; when it ends it is restarted, as by a Deployment."""
 
@@ -58,7 +69,7 @@ class ServiceProcess:
         self.loop.on_death = self.kill
         self.client = SimulatedClient(self._server, self._network, self.loop, self.identity)
         self.client.on_death = self.kill
-        self._reviewer = PodReviewer(NormalForm)
+        self._reviewer = PodReviewer(NormalForm, queues=lambda: _QUEUES)
         self.service = SchedulerService(SchedulerMetrics())
         self._main = self.loop.spawn(self._run())
 
@@ -151,6 +162,8 @@ class PodAsk:
     refused: bool = False
     choosy: bool = False
     """Whether it prefers some nodes, so that kube-scheduler compares them."""
+    queued: bool = False
+    """Whether it waits in the queue."""
 
     @property
     def limits(self) -> dict[str, str]:
@@ -164,7 +177,7 @@ class PodAsk:
 class World:
     """The whole simulated cluster, with a method for each kind of step."""
 
-    def __init__(self, seed: str, *, nodes: int, gpus: int, hints: bool, clears: bool) -> None:
+    def __init__(self, seed: str, *, nodes: int, gpus: int, hints: bool, clears: bool, queue: bool = False) -> None:
         self.clock = VirtualClock()
         self.dice = Random(seed)
         self.server = SimulatedServer(lambda: self.clock.now)
@@ -184,6 +197,12 @@ class World:
             self._scheduler_loop.call_soon(self.scheduler._on_change, change)  # pyright: ignore[reportPrivateUsage]
         self._scheduler_loop.spawn(self.scheduler.run())
         self.instances = [ServiceProcess(name, self.clock, self.server, self.network) for name in ("a", "b")]
+        if queue:
+            meta = {"name": QUEUE, "uid": "uid-queue", "resourceVersion": "1"}
+            self.server.queue = {"metadata": meta, "spec": {"order": "fifo"}}
+            self.server.ungated.append(self._check_order)
+        self.out_of_order: list[str] = []
+        """Pods that were started before an older one that asks for the same."""
         self.created = 0
         self._names: set[str] = set()
 
@@ -241,7 +260,7 @@ class World:
         if ask.refused:
             notes[REFUSED] = "yes"
         pod: Document = {
-            "metadata": {"name": name, "namespace": "default", "annotations": notes},
+            "metadata": {"name": name, "namespace": "default", "annotations": notes, "labels": {}},
             "spec": {
                 "priority": ask.priority,
                 **(_PREFERS if ask.choosy else {}),
@@ -249,6 +268,8 @@ class World:
             },
             "status": {"phase": "Pending"},
         }
+        if ask.queued:
+            pod["metadata"]["labels"][names.QUEUE] = QUEUE
         serving = [each for each in self.instances if not each.client.dead and each.paused_until <= self.clock.now]
         if not serving:
             return None
@@ -257,6 +278,20 @@ class World:
         self._names.add(name)
         self.server.create_pod(pod)
         return name
+
+    def _check_order(self, pod: Document) -> None:
+        """An older pod that asks for the same must have its place already when a younger one is let go."""
+        leader = self.leader
+        if leader is None or leader.term is None:
+            return
+        for other in self.server.pods.values():
+            if other["metadata"]["name"] == pod["metadata"]["name"]:
+                return
+            same = other["spec"]["containers"] == pod["spec"]["containers"] and _ordinary(other) and _ordinary(pod)
+            entry = leader.term.state.entry(other["metadata"]["uid"])
+            waits = other["spec"].get("schedulingGates") and "deletionTimestamp" not in other["metadata"]
+            if same and waits and entry is not None and entry.queued and entry.stage is PodStage.WAITING:
+                self.out_of_order.append(f"{pod['metadata']['name']} started before {other['metadata']['name']}")
 
     def recreate(self, name: str) -> None:
         """Force-delete a pod and create another of its name, as a StatefulSet does."""
@@ -300,10 +335,12 @@ class World:
         if leader is None or any(each.paused_until > self.clock.now for each in self.instances):
             return False
         open_ = {each.kind for each in self.network.streams if each.owner == leader.identity and not each.half_open}
-        return open_ == {"pods", "nodes"}
+        return open_ - {"gpuqueues"} == {"pods", "nodes"}
 
     def waiting(self) -> list[Document]:
-        """Waiting pods that nothing but GPUs keeps from being placed."""
+        """Waiting pods that nothing but GPUs keeps from being placed; of those in the queue only the first."""
+        gated = (each for each in self.server.pods.values() if each["spec"].get("schedulingGates"))
+        first = next(gated, None)
         return [
             pod
             for pod in self.server.pods.values()
@@ -311,6 +348,7 @@ class World:
             and "deletionTimestamp" not in pod["metadata"]
             and pod["metadata"]["annotations"].get(CLAIM, "") in {"", *self.server.claims}
             and REFUSED not in pod["metadata"]["annotations"]
+            and (not pod["spec"].get("schedulingGates") or pod is first)
         ]
 
     def close(self) -> list[str]:

@@ -123,3 +123,10 @@ def test_a_pod_that_is_being_deleted_leaves_its_share_before_others_are_evicted(
         assert entry is not None
         entry.leaving = name == "b"
     assert choose_victims(world.state, observed(world, "high", 500, 10), "n0") == ["uid-b"]
+
+
+def test_of_equal_pods_the_youngest_leaves() -> None:
+    world = World()
+    for name in ("first", "second"):
+        place(world, name, 500)
+    assert choose_victims(world.state, observed(world, "high", 500, 10), "n0") == ["uid-second"]

@@ -39,6 +39,11 @@ def gpu_queue(name: str, **spec: Any) -> dict[str, Any]:
 def existing(cluster: Cluster, *queues: dict[str, Any]) -> Generator[None]:
     apply(cluster, "default", *queues)
     try:
+        # Admission follows the queues; it may not know a new one yet.
+        for each in queues:
+            cluster.kubectl(
+                "wait", "--for=condition=Ready", "--timeout=60s", f"gpuqueue/{each['metadata']['name']}"
+            )
         yield
     finally:
         for each in reversed(queues):
@@ -175,3 +180,51 @@ def test_without_a_queue_pods_are_as_ever_and_a_deployments_pods_count_for_its_a
             "items"
         ]
         assert {each["metadata"]["annotations"][names.USER] for each in made} == {"admin"}
+
+
+def test_two_teams_share_one_gpu_and_what_was_lent_comes_back(control_plane: Cluster, namespace: str) -> None:
+    guarantee = {"milli": 500, "memory": "8Gi"}
+    teams = [gpu_queue("team-x", guarantee=guarantee), gpu_queue("team-y", guarantee=guarantee)]
+    # The other GPU of the node is taken, so that there is one for both.
+    apply(control_plane, namespace, half("whole", 1000))
+    until("the whole GPU", lambda: set(grants(control_plane, namespace)) == {"whole"}, DEADLINE_S)
+    with existing(control_plane, *teams):
+        for name in ("old", "young", "third"):
+            apply(control_plane, namespace, half(name, queue="team-x"))
+        until("team-x", lambda: set(grants(control_plane, namespace)) == {"whole", "old", "young"}, DEADLINE_S)
+        apply(control_plane, namespace, half("owner", queue="team-y"))
+        until("team-y", lambda: set(grants(control_plane, namespace)) == {"whole", "old", "owner"}, DEADLINE_S)
+        message = until("the event", lambda: event(control_plane, namespace, "young", "Preempted"), DEADLINE_S)
+        assert "queue team-y takes back for pod" in message
+        assert gates(pod(control_plane, namespace, "third")) == [names.QUEUE]
+
+
+def event(cluster: Cluster, namespace: str, name: str, reason: str) -> str | None:
+    found = read_json(cluster.client, f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
+    notes = [each["note"] for each in found if (each["regarding"]["name"], each["reason"]) == (name, reason)]
+    return notes[-1] if notes else None
+
+
+def test_a_higher_priority_wins_a_gpu_and_a_disruption_budget_is_honored(
+    control_plane: Cluster, namespace: str
+) -> None:
+    important = f"{namespace}-important"
+    kinds = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": important}}
+    apply(control_plane, namespace, {**kinds, "value": 1000})
+    # Each GPU has 400 free: the node's totals have room for 500, and no GPU has.
+    guarded = half("guarded", 600)
+    guarded["metadata"]["labels"] = {"app": "guarded"}
+    apply(control_plane, namespace, guarded, half("victim", 600))
+    until("both", lambda: set(grants(control_plane, namespace)) == {"guarded", "victim"}, DEADLINE_S)
+    budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
+    policy = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}, "spec": budget}
+    apply(control_plane, namespace, policy)
+    high = half("high", 500)
+    high["spec"]["priorityClassName"] = important
+    apply(control_plane, namespace, high)
+    found = until("high", lambda: grants(control_plane, namespace).get("high"), DEADLINE_S)
+    assert found.node == "guarded-0"
+    assert set(grants(control_plane, namespace)) == {"guarded", "high"}
+    message = until("the event", lambda: event(control_plane, namespace, "victim", "Preempted"), DEADLINE_S)
+    assert "has priority 1000, and this one 0" in message
+    control_plane.kubectl("delete", "priorityclass", important)

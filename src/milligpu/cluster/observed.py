@@ -32,6 +32,8 @@ class SchedulingSpec:
     """Who created the pod; empty where admission did not write it."""
     time_limit_s: float = inf
     """How long the pod runs at most (`activeDeadlineSeconds`)."""
+    preempts: bool = True
+    """Whether pods of lower priority may be evicted for it (`preemptionPolicy`)."""
 
     @property
     def wants_gpu(self) -> bool:

@@ -60,6 +60,7 @@ class _Spec(msgspec.Struct):
     schedulerName: str = "default-scheduler"
     schedulingGates: list[_Gate] | None = None
     activeDeadlineSeconds: int | None = None
+    preemptionPolicy: str = ""
     priority: int = 0
     nodeSelector: dict[str, str] | None = None
     affinity: Affinity | None = None
@@ -179,6 +180,7 @@ class PodReader:
             preferences=read_preferences(pod.spec),
             queue=(meta.labels or {}).get(names.QUEUE, ""),
             user=(meta.annotations or {}).get(names.USER, ""),
+            preempts=spec.preemptionPolicy != "Never",
             time_limit_s=inf if spec.activeDeadlineSeconds is None else float(spec.activeDeadlineSeconds),
         )
 

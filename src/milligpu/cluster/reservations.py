@@ -192,6 +192,16 @@ class Reservations:
         assert entry.stage is PodStage.WAITING
         self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
 
+    def retry_admitted(self) -> None:
+        """Make kube-scheduler retry admitted pods that it gave up on, as when a node's total seemed full."""
+        now = self._pods.now()
+        for entry in self._pods.in_queues.values():
+            waits = entry.stage is PodStage.RESERVED and entry.answered_at == FOREVER and not entry.gated
+            long = now >= entry.until - ADMITTED_S + HOLD_OFF_S
+            if waits and long and now >= entry.held_off_at + max(entry.hold_off_s, HOLD_OFF_S):
+                self.hold_off(entry)
+                self.inherited.append(entry)
+
     def find_among(self, spec: SchedulingSpec, rows: BoolArray | None) -> Grant | None:
         """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing."""
         return self._choice.among(spec, rows)
@@ -242,6 +252,12 @@ class Reservations:
         return Holding(
             spec.pod.uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib)
         )
+
+    def end_preemption(self, uid: str) -> None:
+        """Keep nothing more for a pod for which nobody is evicted after all."""
+        if self._kept.under_way(uid) is not None:
+            self._kept.end(uid)
+            self._pods.capacity_version += 1
 
     def preemption_of(self, uid: str) -> Preemption | None:
         """Return the preemption that is under way for a pod."""

@@ -159,6 +159,8 @@ class EventReason(StrEnum):
     """The pod waits in its queue."""
     QUEUE_GONE = QueueReason.GONE
     """The pod's queue does not exist."""
+    PREEMPTED = "Preempted"
+    """The pod is evicted for another one: of a higher priority, or of a queue that takes back what it lent."""
     RESIZED = "Resized"
     """The pod's share is the one that it asked for."""
     RESIZE_WAITS = "ResizeWaits"

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from milligpu.cluster.pod_entry import PodEntry, PodStage
+from milligpu.cluster.preemption import MayLeave
 from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import JSON_PATCH, METADATA_ONLY, STRATEGIC_PATCH, ApiClient, ApiRefused
 from milligpu.kube.events import EventRecorder, PodEvent
@@ -21,6 +22,7 @@ from milligpu.model.errors import Unavailable
 from milligpu.model.gpu_queue import NO_QUEUES, GpuQueues
 from milligpu.model.reasons import EventReason, QueueReason
 from milligpu.queues.cluster_lines import ClusterLines, QueueMemory
+from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
 from milligpu.scheduler.queue_status import QueueStatusWriter
@@ -74,6 +76,7 @@ class QueueController:
         self._wake = asyncio.Event()
         self._looked_at = (-1, -1)
         self._patches: set[asyncio.Task[None]] = set()
+        self._admitting: set[str] = set()
         self._said: dict[str, tuple[QueueReason, str, float]] = {}
 
     @property
@@ -90,6 +93,7 @@ class QueueController:
     def on_tick(self) -> None:
         """Start a pass, because reservations may have expired."""
         if not self.idle:
+            self._state.reservations.retry_admitted()
             self._wake.set()
 
     def forget(self, uid: str) -> None:
@@ -131,9 +135,15 @@ class QueueController:
         pods = self._state.pods
         self._looked_at = pods.waiting_version, pods.capacity_version
         self._view = view = ClusterLines(self._state, self.queues, self._memory, self._clock())
-        admitted = [entry for entry, _ in view.admit()]
+        for _ in view.admit():
+            pass
         self._status.put(view)
-        for entry in admitted:
+        # Places that evicted pods left are reserved elsewhere; a gate whose removal had no answer is tried again.
+        ready = [each for each in pods.in_queues.values() if each.queued and each.stage is PodStage.RESERVED]
+        for entry in ready:
+            if entry.spec.pod.uid in self._admitting:
+                continue
+            self._admitting.add(entry.spec.pod.uid)
             while len(self._patches) >= IN_FLIGHT:
                 await asyncio.wait(self._patches, return_when=asyncio.FIRST_COMPLETED)
             self._start(self._admit(entry))
@@ -142,6 +152,10 @@ class QueueController:
         task = asyncio.create_task(work)
         self._patches.add(task)
         task.add_done_callback(self._patches.discard)
+
+    def reclaims(self) -> list[tuple[PodEntry, MayLeave]]:
+        """The first pods of queues that want what they lent, and which pods may be evicted for each."""
+        return [] if self._view is None or self.idle else reclaims(self._state, self._view)
 
     # -- admission ---------------------------------------------------------------------------------------------
 
@@ -170,6 +184,9 @@ class QueueController:
         except Unavailable as error:
             # The gate may be gone all the same. The place is kept until the watch shows it, or its time is over.
             log.info("No answer to admission of pod", pod=str(pod), queue=entry.spec.queue, error=error.message)
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            self._admitting.discard(pod.uid)
 
     # -- positions ---------------------------------------------------------------------------------------------
 

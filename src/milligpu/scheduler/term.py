@@ -33,6 +33,7 @@ from milligpu.scheduler.extender import Extender, error_answer
 from milligpu.scheduler.metrics import SchedulerMetrics
 from milligpu.scheduler.node_conditions import NodeConditions
 from milligpu.scheduler.nominator import Nominator
+from milligpu.scheduler.preemptor import Preemptor
 from milligpu.scheduler.queue_controller import QueueController
 from milligpu.scheduler.resizer import Resizer
 from milligpu.scheduler.settings import SchedulerSettings
@@ -93,6 +94,15 @@ class LeaderTerm:
             clock=clock,
             on_listed=lambda: self._seen("queues"),
         )
+        self._preemptor = Preemptor(
+            api,
+            self.state,
+            self._events,
+            lambda: [*self.nominator.unplaceable.values()],
+            self._queues.reclaims,
+            valid=valid,
+            now=now,
+        )
         self._to_see = {"pods", "nodes", "classes", "queues"}
         self._seen_all = asyncio.Event()
 
@@ -118,6 +128,7 @@ class LeaderTerm:
             await self._seen_all.wait()
             tasks.create_task(self.nominator.run())
             tasks.create_task(self._queues.run())
+            tasks.create_task(self._preemptor.run())
             tasks.create_task(self._events.run())
             tasks.create_task(self._waiting_events.run())
             tasks.create_task(self._resizer.run())
@@ -256,6 +267,7 @@ class LeaderTerm:
         self._events.forget(uid)
         self.nominator.forget(uid)
         self._queues.forget(uid)
+        self._preemptor.forget(uid)
         self.state.drop_pod(uid)
 
     async def _expire(self) -> None:
@@ -263,5 +275,5 @@ class LeaderTerm:
             await asyncio.sleep(_EXPIRE_EVERY_S)
             for unknown in self.state.expire():
                 self._drop_pod(unknown)
-            self.nominator.on_tick()
             self._queues.on_tick()
+            self.nominator.on_tick()
