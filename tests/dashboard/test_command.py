@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(command: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def running(command: list[str], env: dict[str, str]) -> Generator[subprocess.Popen[str]]:
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process

@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 # Verdicts look back this far.
 ADVICE_S = 600.0
-# Costs change slowly, and reading hours of all GPUs takes a moment.
-_COST_TICKS = 6
+# Costs change slowly, and so do verdicts; for this many GPUs and shares, making them takes a moment.
+_SLOW_TICKS, _MANY = 6, 1000
 _MONTH_S = 30 * 24 * 3600.0
 
 
@@ -70,9 +70,10 @@ class Collector:
     def _collect(self) -> None:
         picture = self._read()
         self._store.add(picture.at, self._sampler.sample(picture))
-        lines = recent_lines(self.history, picture.at)
-        self.advice = advise(picture, lines)
-        if self.costs is None or self.ticks % _COST_TICKS == 0:
+        slow = self.costs is None or self.ticks % _SLOW_TICKS == 0
+        if slow or len(picture.gpus) + len(picture.shares) < _MANY:
+            self.advice = advise(picture, recent_lines(self.history, picture.at))
+        if slow:
             self.costs = read_costs(self.history, self.prices, picture.at - _MONTH_S)
         self.picture = picture
 
