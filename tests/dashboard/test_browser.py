@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -181,6 +181,8 @@ def test_without_an_identity_the_browser_sees_how_to_get_one(browser: Browser, s
     page.context.close()
 
 
+@pytest.mark.long
+@pytest.mark.alone
 def test_five_thousand_gpus_are_one_page_that_fits(browser: Browser) -> None:
     cluster = MadeUpCluster(nodes=625, per_node=8, started=time.time() - 60)
     with dashboard(cluster.picture, interval_s=5.0) as served:
@@ -195,3 +197,22 @@ def test_five_thousand_gpus_are_one_page_that_fits(browser: Browser) -> None:
         expect(page.locator(".node-row:visible")).to_have_count(1)
         assert complaints == []
         page.context.close()
+
+
+AXE = Path(__file__).with_name("vendor") / "axe-4.14.0.min.js"
+FIND = "axe.run(document).then(found => found.violations.map(each => [each.id, each.nodes[0].html]))"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_page_has_a_fault_for_people_who_use_a_screen_reader_or_need_contrast(
+    browser: Browser, page: Page, served: RunningDashboard, theme: Literal["light", "dark"]
+) -> None:
+    # The checker itself is an inline script, which the pages do not allow.
+    context = browser.new_context(color_scheme=theme, bypass_csp=True, storage_state=page.context.storage_state())
+    checked = context.new_page()
+    # Colors are all that differs in the dark, and these pages have all of them.
+    for name in PAGES if theme == "light" else ("overview", "pod", "shares"):
+        checked.goto(served.url + PAGES[name])
+        checked.evaluate(AXE.read_text())
+        assert checked.evaluate(FIND) == [], name
+    context.close()

@@ -1,12 +1,17 @@
 """`milligpu advise`: a verdict about every pod, session and GPU, with the command that helps."""
 
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from milligpu.cli.history_options import history_path
 from milligpu.cli.output import OutputFormat, format_option, show_data, show_table
 from milligpu.cli.scope import is_cluster_scope
+
+if TYPE_CHECKING:
+    from milligpu.history.samples import HistoryLine
 
 # Older measurements say nothing about now.
 _FRESH_S = 60.0
@@ -52,7 +57,7 @@ def command(  # noqa: PLR0917 - as click calls it
     read = partial(cluster_picture, kubeconfig, cluster_name(kubeconfig)) if wide else machine_picture
     reader = HistoryReader(Path(history) if history else history_path(wide, kubeconfig))
     picture = read()
-    lines = recent_lines(reader, picture.at) if reader.exists() else {}
+    lines: "Mapping[str, HistoryLine]" = recent_lines(reader, picture.at) if reader.exists() else {}
     if not any(picture.at - float(line.times[-1]) < _FRESH_S for line in lines.values()):
         click.echo(f"no dashboard measures; measuring for {seconds:g} s", err=True)
         picture, lines = measured_lines(read, seconds, _STEP_S, time.sleep)
