@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,7 +160,7 @@ def dashboard(
     prices: Prices = PRICES,
     explain: Explain | None = None,
     port: int = 0,
-) -> Iterator[RunningDashboard]:
+) -> Generator[RunningDashboard]:
     """Serve these pictures from this process, with a history of the last `past_s` seconds."""
     access = access or DashboardAccess(owner=ViewRights("tester", everything=True))
     read = [picture]
@@ -256,7 +256,7 @@ def _take(folder: Path) -> None:
                     page.goto(served.url + path)
                     charts = page.locator(".chart:not(.empty)").count()
                     if charts:
-                        page.wait_for_function("document.querySelectorAll('.uplot canvas').length > 0")
+                        page.locator(".uplot canvas").first.wait_for()
                     page.wait_for_timeout(300)
                     page.screenshot(path=folder / f"{name}-{size}-{theme}.png", full_page=size == "phone")
 

@@ -164,6 +164,16 @@ COMMANDS: dict[str, CommandHelp] = {
         "milligpu verify --html report.html",
         "node",
     ),
+    "advise": CommandHelp(
+        "milligpu.cli.advise",
+        "Say which pods, sessions and GPUs need attention, why, and what helps.",
+        "milligpu advise --machine",
+    ),
+    "cost": CommandHelp(
+        "milligpu.cli.cost",
+        "Show what GPUs cost, allocated, used and idle, of each namespace or user.",
+        "milligpu cost --machine --prices prices.toml",
+    ),
 }
 
 FORMER_NAMES = {"bench": "measure"}

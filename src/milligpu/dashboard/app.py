@@ -74,7 +74,6 @@ class DashboardApp:
             lstrip_blocks=True,
         )
         self._templates.filters.update(FILTERS)
-        self._templates.globals["version"] = __version__
 
     def asgi(self) -> Starlette:
         """Return the application for a server."""
@@ -156,6 +155,7 @@ class DashboardApp:
         self, template: str, request: Request, visit: Visit, section: str, context: Mapping[str, Any]
     ) -> Response:
         text = self._templates.get_template(template).render(
+            version=__version__,
             picture=visit.picture,
             rights=visit.rights,
             navigation=NAVIGATION,

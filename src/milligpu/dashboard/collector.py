@@ -2,24 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
-from milligpu.history.samples import HistoryLine, Level
 from milligpu.history.store import HistoryReader, HistoryStore
 from milligpu.model.errors import MilligpuError
 from milligpu.status.advice import Advice, advise
 from milligpu.status.cost import CostReport, cost_report
+from milligpu.status.measure import recent_lines
 from milligpu.status.picture import Picture
 from milligpu.status.prices import Prices
 from milligpu.status.sampling import Sampler
 
 _log = logging.getLogger(__name__)
 
-# Verdicts look back this far.
-ADVICE_S = 600.0
-# Costs change slowly, and reading hours of all GPUs takes a moment.
-_COST_TICKS = 6
+# Costs change slowly, and so do verdicts; for this many GPUs and shares, making them takes a moment.
+_SLOW_TICKS, _MANY = 6, 1000
 _MONTH_S = 30 * 24 * 3600.0
 
 
@@ -70,9 +68,10 @@ class Collector:
     def _collect(self) -> None:
         picture = self._read()
         self._store.add(picture.at, self._sampler.sample(picture))
-        lines = recent_lines(self.history, picture.at)
-        self.advice = advise(picture, lines)
-        if self.costs is None or self.ticks % _COST_TICKS == 0:
+        slow = self.costs is None or self.ticks % _SLOW_TICKS == 0
+        if slow or len(picture.gpus) + len(picture.shares) < _MANY:
+            self.advice = advise(picture, recent_lines(self.history, picture.at))
+        if slow:
             self.costs = read_costs(self.history, self.prices, picture.at - _MONTH_S)
         self.picture = picture
 
@@ -83,11 +82,6 @@ class Collector:
                 async with self._changed, asyncio.timeout(15.0):
                     await self._changed.wait()
             yield self.ticks
-
-
-def recent_lines(history: HistoryReader, at: float) -> Mapping[str, HistoryLine]:
-    """The last minutes of all GPUs and shares, by key."""
-    return {line.key: line for line in history.lines(Level.RAW, at - ADVICE_S)}
 
 
 def read_costs(history: HistoryReader, prices: Prices, since: float) -> CostReport:

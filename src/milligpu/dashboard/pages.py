@@ -7,7 +7,15 @@ from milligpu.model.units import BYTES_PER_MIB, WHOLE
 from milligpu.status.advice import Advice, Verdict, needs_attention, share_link
 from milligpu.status.cost import CostLine, CostReport
 from milligpu.status.funnel import Funnel, Stranded, funnel, stranded
-from milligpu.status.picture import Picture, WaitingRequest, gpu_key, holder_name, share_key, used_of_card
+from milligpu.status.picture import (
+    Picture,
+    WaitingRequest,
+    gpu_key,
+    holder_name,
+    share_key,
+    shares_by_gpu,
+    used_of_card,
+)
 from milligpu.wire.status import GpuStatus, ProcessUsage, ShareUsage, Violation
 
 _HIDDEN = "in a namespace that you may not see"
@@ -260,9 +268,7 @@ def share_row(picture: Picture, use: ShareUsage, advice: dict[str, Advice], name
 def tiles(picture: Picture, advice: Iterable[Advice]) -> list[GpuTile]:
     """Describe all GPUs, by node and index."""
     known = {each.link: each for each in advice}
-    on: dict[str, list[ShareUsage]] = {}
-    for use in picture.shares:
-        on.setdefault(use.gpu, []).append(use)
+    on = shares_by_gpu(picture)
     ordered = sorted(picture.gpus, key=lambda gpu: (gpu.node, gpu.index))
     names = gpu_names(picture)
     return [_tile(picture, gpu, on.get(gpu.uuid, []), known, names) for gpu in ordered]

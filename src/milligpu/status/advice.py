@@ -63,7 +63,8 @@ class Advice:
 
 def advise(picture: Picture, lines: Mapping[str, HistoryLine]) -> list[Advice]:
     """Judge every share and every GPU by recent history; `lines` are by key."""
-    shares = [_share(picture, use, lines.get(share_key(use))) for use in picture.shares]
+    known = {gpu.uuid: gpu for gpu in picture.gpus}
+    shares = [_share(picture, use, known.get(use.gpu), lines.get(share_key(use))) for use in picture.shares]
     gpus = [_gpu(picture, gpu, lines.get(gpu_key(gpu.uuid))) for gpu in picture.gpus]
     return [*gpus, *shares]
 
@@ -87,13 +88,12 @@ def share_link(use: ShareUsage) -> str:
     return f"/sessions/{use.session}" if use.session else f"/pods/{use.namespace}/{use.pod}"
 
 
-def _share(picture: Picture, use: ShareUsage, line: HistoryLine | None) -> Advice:
+def _share(picture: Picture, use: ShareUsage, gpu: GpuStatus | None, line: HistoryLine | None) -> Advice:
     kind = "session" if use.session else "pod"
 
     def say(verdict: Verdict, evidence: str, command: str = "") -> Advice:
         return Advice(kind, holder_name(use), verdict, evidence, command, share_link(use), use.namespace)
 
-    gpu = picture.gpu(use.gpu)
     if gpu is not None and gpu.state not in {"ok", "cordoned"}:
         return say(Verdict.UNHEALTHY, f"its GPU is {gpu.state}: {gpu.message}")
     if (bad := _violation(picture.violations, use)) is not None:
@@ -103,7 +103,8 @@ def _share(picture: Picture, use: ShareUsage, line: HistoryLine | None) -> Advic
     if line is None or seconds < _SECONDS_MIN or not len(used):
         return say(Verdict.UNKNOWN, f"only {seconds:.0f} s of measurements so far")
     share, limit = use.milli / WHOLE, use.limit / WHOLE
-    p95 = float(np.percentile(used, 95))
+    # The value that 95 % of the samples do not exceed; for thousands of shares, faster than interpolating.
+    p95 = float(np.sort(used)[math.ceil(0.95 * len(used)) - 1])
     over = _time(seconds)
     throttled = _mean(line.values("throttled"))
     if p95 < _IDLE_BELOW:

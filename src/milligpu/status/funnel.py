@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milligpu.model.units import WHOLE
-from milligpu.status.picture import Picture, used_of_card
+from milligpu.status.picture import Picture, shares_by_gpu, used_of_card
 from milligpu.wire.status import GpuStatus
 
 # A share below this fraction of a card in use counts as not active: a process that only has a context open.
@@ -43,7 +43,8 @@ def funnel(picture: Picture) -> Funnel:
     allocated = sum(use.milli for use in picture.shares) / WHOLE
     measured = [use for use in picture.shares if use.utilization is not None]
     active = sum(use.milli for use in measured if (use.utilization or 0.0) >= ACTIVE_MIN) / WHOLE
-    effective = sum(used_of_card(gpu, picture.shares) or 0.0 for gpu in picture.gpus)
+    on = shares_by_gpu(picture)
+    effective = sum(used_of_card(gpu, on.get(gpu.uuid, ())) or 0.0 for gpu in picture.gpus)
     unmeasured = sum(use.milli for use in picture.shares if use.utilization is None) / WHOLE
     return Funnel(total, allocated, active, effective, unmeasured)
 

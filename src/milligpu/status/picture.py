@@ -72,12 +72,20 @@ def holder_name(use: ShareUsage) -> str:
     return f"session {use.session}" if use.session else f"{use.namespace}/{use.pod}"
 
 
+def shares_by_gpu(picture: Picture) -> dict[str, list[ShareUsage]]:
+    """The shares of each GPU, by UUID; for thousands of GPUs, one look at each share."""
+    found: dict[str, list[ShareUsage]] = {}
+    for use in picture.shares:
+        found.setdefault(use.gpu, []).append(use)
+    return found
+
+
 def used_of_card(gpu: GpuStatus, shares: Sequence[ShareUsage]) -> float | None:
-    """Fraction of a card that is used of this GPU now; None is unknown.
+    """Fraction of a card that is used of this GPU now; None is unknown. `shares` are those on this GPU.
 
     The tenants' measured time counts. Where nobody measures, it is what the driver says.
     """
-    known = [use.utilization for use in shares if use.gpu == gpu.uuid and use.utilization is not None]
+    known = [use.utilization for use in shares if use.utilization is not None]
     if known:
         return sum(known)
     return None if gpu.utilization is None else gpu.utilization * gpu.milli / WHOLE

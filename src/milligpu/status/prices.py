@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from milligpu.model.errors import BadRequest
 
@@ -43,9 +44,10 @@ def read_prices(text: str, name: str) -> Prices:
     currency = data.pop("currency", None)
     if not (isinstance(currency, str) and len(currency) == 3 and currency.isascii() and currency.isupper()):
         raise BadRequest(f"{name}: currency", currency, "a code of three letters, such as EUR")
-    prices = data.pop("gpu", None)
-    if not isinstance(prices, dict) or not prices:
-        raise BadRequest(f"{name}: [gpu]", prices, "a table with the price of an hour of each model")
+    table: object = data.pop("gpu", None)
+    if not isinstance(table, dict) or not table:
+        raise BadRequest(f"{name}: [gpu]", cast("object", table), "a table with the price of an hour of each model")
+    prices = cast("dict[str, object]", table)
     if data:
         raise BadRequest(f"{name}: {next(iter(data))}", next(iter(data.values())), "currency or [gpu]")
     found: dict[str, float] = {}

@@ -1,6 +1,5 @@
 """Pictures in, samples for the history out. Rates come from counters, so nothing between two pictures is missed."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 
@@ -45,7 +44,7 @@ class Sampler:
             if not isnan(sample.values[0]):
                 used.setdefault(use.gpu, []).append(sample.values[0])
         for gpu in picture.gpus:
-            found[gpu_key(gpu.uuid)] = _gpu(gpu, picture.shares, used.get(gpu.uuid), seconds)
+            found[gpu_key(gpu.uuid)] = _gpu(gpu, used.get(gpu.uuid), seconds)
         self._before, self._at = counters, picture.at
         return found
 
@@ -72,8 +71,8 @@ def _rate(later: int | None, earlier: int | None, now: _Counters, before: _Count
     return (later - earlier) / _NS / (now.at - before.at)
 
 
-def _gpu(gpu: GpuStatus, shares: Sequence[ShareUsage], used: list[float] | None, seconds: float) -> HistorySample:
-    now = sum(used) if used else used_of_card(gpu, shares)
+def _gpu(gpu: GpuStatus, used: list[float] | None, seconds: float) -> HistorySample:
+    now = sum(used) if used else used_of_card(gpu, ())
     values = (
         UNKNOWN if now is None else now,
         (gpu.milli - gpu.free_milli) / WHOLE,
