@@ -56,7 +56,7 @@ def class_crd() -> dict[str, Any]:
         "required": ["spec"],
         "properties": {
             "spec": spec,
-            "status": {"type": "object", "properties": {"conditions": _CONDITIONS}},
+            "status": {"type": "object", "properties": {"conditions": CONDITIONS}},
         },
         "x-kubernetes-validations": rules,
     }
@@ -77,7 +77,7 @@ def class_crd() -> dict[str, Any]:
     }
 
 
-_CONDITIONS: dict[str, Any] = {
+CONDITIONS: dict[str, Any] = {
     "type": "array",
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["type"],

@@ -27,6 +27,10 @@ _CLUSTER_RULES: list[dict[str, Any]] = [
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
     {"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [_GROUP], "resources": ["gpuclasses/status"], "verbs": ["patch"]},
+    {"apiGroups": [_GROUP], "resources": ["gpulayouts", "gpucalendars"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [_GROUP], "resources": ["gpulayouts/status", "gpucalendars/status"], "verbs": ["patch"]},
+    # To write the present layout onto nodes; an admission policy allows no other change.
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]},
 ]
 
 # With admission: to write its CA into its own configurations, and to run SharePods as pods.
@@ -103,9 +107,15 @@ _READERS: dict[str, Any] = {
         "name": "milligpu-view",
         "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"},
     },
-    "rules": [{"apiGroups": [_GROUP], "resources": ["gpuclasses"], "verbs": ["get", "list", "watch"]}],
+    "rules": [
+        {
+            "apiGroups": [_GROUP],
+            "resources": ["gpuclasses", "gpulayouts", "gpucalendars"],
+            "verbs": ["get", "list", "watch"],
+        }
+    ],
 }
-"""Adds the classes to what Kubernetes' own role `view` may read."""
+"""Adds classes, layouts and calendars to what Kubernetes' own role `view` may read."""
 
 
 def _own_rules(*leases: str) -> list[dict[str, Any]]:

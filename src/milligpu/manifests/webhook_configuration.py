@@ -8,7 +8,8 @@
   admitted (Ignore), and their invalid pods are refused one by one.
 - Objects that create pods and name a class by its resource are changed, because the API server refuses that
   resource. While the webhook is down they are refused (Fail).
-- Classes are checked before they are stored. While the webhook is down none is created or changed (Fail).
+- Classes, layouts and calendars are checked before they are stored. While the webhook is down none is created or
+  changed (Fail).
 
 The API server itself decides which pods request GPUs, by match conditions over names. A name that only looks like a
 request reaches the webhook, which then reads no request.
@@ -117,6 +118,7 @@ def _validating(target: WebhookAddress, known: DialectRegistry) -> dict[str, Any
         "webhooks": [
             _webhook(target, "workloads", asks, "Ignore") | {"rules": _WORKLOADS},
             _webhook(target, "classes", "true", "Fail") | {"rules": [_CLASSES]},
+            _webhook(target, "layouts", "true", "Fail") | {"rules": [_LAYOUTS]},
         ],
     }
 
@@ -161,6 +163,7 @@ _CLASSES = {
     "resources": ["gpuclasses"],
     "scope": "Cluster",
 }
+_LAYOUTS = {**_CLASSES, "resources": ["gpulayouts", "gpucalendars"]}
 _WORKLOADS: list[dict[str, Any]] = [
     {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": kinds}
     for group, kinds in (

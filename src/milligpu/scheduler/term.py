@@ -28,6 +28,7 @@ from milligpu.scheduler.binder import Binder
 from milligpu.scheduler.classes import ClassController
 from milligpu.scheduler.evictions import Evictions
 from milligpu.scheduler.extender import Extender, error_answer
+from milligpu.scheduler.layouts import LayoutController
 from milligpu.scheduler.metrics import SchedulerMetrics
 from milligpu.scheduler.node_conditions import NodeConditions
 from milligpu.scheduler.nominator import Nominator
@@ -77,6 +78,7 @@ class LeaderTerm:
         self._conditions = NodeConditions(api, self._events, valid, now, lambda: datetime.now(UTC))
         self._evictions = Evictions(api, valid, now)
         self._classes = ClassController(api, classes, self._set_classes)
+        self._layouts = LayoutController(api, self._events, valid)
         self._to_see = {"pods", "nodes", "classes"}
         self._seen_all = asyncio.Event()
 
@@ -105,6 +107,7 @@ class LeaderTerm:
             tasks.create_task(self._resizer.run())
             tasks.create_task(self._conditions.run())
             tasks.create_task(self._evictions.run())
+            tasks.create_task(self._layouts.run())
             if self._settings.sharepods:
                 tasks.create_task(SharePodController(self._api).run())
 
@@ -152,6 +155,7 @@ class LeaderTerm:
             self.nominator.on_change()
 
     def _put_node(self, node: KubeNode) -> None:
+        self._layouts.put_node(node)
         self._evictions.put(node.metadata.name, (node.metadata.annotations or {}).get(names.EVICT))
         observed = self._nodes.read(node)
         if observed is not None:
@@ -165,6 +169,7 @@ class LeaderTerm:
         self.state.drop_node(name)
         self._conditions.drop(name)
         self._evictions.drop(name)
+        self._layouts.drop_node(name)
 
     def _set_classes(self, classes: GpuClasses) -> None:
         if self.state.set_classes(classes):

@@ -2,11 +2,13 @@
 
 A JSON Patch brings a pod into its normal form, or the pod is refused with a message that says how to write it.
 Objects that create pods, such as Deployments, are checked, so that `kubectl apply` shows mistakes. They are changed
-only where the API server would refuse them: a class's resource (`gpu-gold`) is replaced. Classes are checked, too.
+only where the API server would refuse them: a class's resource (`gpu-gold`) is replaced. Classes, layouts and
+calendars are checked, too.
 """
 
 import base64
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from milligpu.dialects.normal import NormalForm, hide_gpus_from_debug_containers
 from milligpu.dialects.patch import json_patch
 from milligpu.dialects.pod import annotations, section
 from milligpu.dialects.templates import PATHS, pod_of_template
+from milligpu.layouts.spec import parse_calendar, parse_layout
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu_class import NO_CLASSES, GpuClasses, parse_class
@@ -56,9 +59,14 @@ class PodReviewer:
     """Answers reviews; `form` and `classes` are called for each, because the cluster changes."""
 
     def __init__(
-        self, form: Callable[[], NormalForm], classes: Callable[[], GpuClasses] = lambda: NO_CLASSES
+        self,
+        form: Callable[[], NormalForm],
+        classes: Callable[[], GpuClasses] = lambda: NO_CLASSES,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._form = form
+        self._now = now
         self._classes = classes
 
     def review(self, body: bytes, *, final: bool = True) -> bytes:
@@ -95,6 +103,10 @@ class PodReviewer:
             result = replace_class_resources(kind, found, before, form.settings)
             self._check_class(pod_of_template(kind, result))
             return _patched(found, result)
+        if kind == "GpuLayout":
+            parse_layout(found)
+        if kind == "GpuCalendar":
+            parse_calendar(found, self._now())
         return self._gpu_class(found) if kind == "GpuClass" else {"allowed": True}
 
     def _check_class(self, pod: dict[str, Any]) -> None:
