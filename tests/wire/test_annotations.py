@@ -103,6 +103,9 @@ def test_the_golden_inventory_is_read_and_written() -> None:
     assert decode_inventory(golden("inventory-v1.json")) == INVENTORY
     assert decode_inventory(golden("inventory-v2.json")) == INVENTORY
     assert encode_inventory(INVENTORY) == golden("inventory-v2.json")
+    limited = (replace(INVENTORY[0], limit=Milli(500)), *INVENTORY[1:])
+    assert decode_inventory(golden("inventory-v3.json")) == limited
+    assert encode_inventory(limited) == golden("inventory-v3.json")
 
 
 def test_an_inventory_of_healthy_gpus_is_written_for_0_1_0_to_read() -> None:
@@ -161,7 +164,7 @@ def test_a_grant_that_is_not_understood_is_refused_whole(path: str, value: objec
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("v", 3),
+        ("v", 4),
         ("gpus", ...),
         ("gpus.0.uuid", "GPU-bbbb"),
         ("gpus.0.uuid", "x"),

@@ -11,6 +11,7 @@ import structlog
 
 from milligpu.agent.attachment import Attachment
 from milligpu.agent.pod_processes import pod_uid_of_process
+from milligpu.model.card_rules import CardRule, limit_by, reserved_by, rule_of
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu import Gpu, GpuState, SharingMode
 from milligpu.model.policy import DEFAULT_POLICY, SharePolicy
@@ -24,6 +25,7 @@ from milligpu.nvml.readings import GpuReading, GpuVitals, LostGpu, XidEvent
 from milligpu.nvml.xid_events import XidEvents
 from milligpu.wait import wait_for_event
 from milligpu.wire.gpu_settings import GpuSettings
+from milligpu.wire.node_layout import NO_LAYOUT, NodeLayout
 
 _Seen = TypeVar("_Seen")
 
@@ -78,6 +80,7 @@ class GpuWatch:
         self._changed = changed
         self._records = HealthRecords(now)
         self._settings = GpuSettings()
+        self._layout = NO_LAYOUT
         self.xids: dict[str, int] = {}
         """Number of XIDs of each GPU since the agent started."""
         self.readings: dict[str, GpuReading] = {}
@@ -86,6 +89,7 @@ class GpuWatch:
         self._wake = asyncio.Event()
         self._bare: dict[str, Gpu] = {}
         self._held_by_sessions: dict[str, Milli] = {}
+        self._held_by_pods: dict[str, Milli] = {}
         self._add_new(later=False)
         self.gpus = {uuid: self._assessed(gpu) for uuid, gpu in self._bare.items()}
 
@@ -225,9 +229,14 @@ class GpuWatch:
         self._settings = settings
         self._assess_all()
 
-    def reserve_for_sessions(self, parts: Mapping[str, Milli]) -> None:
-        """Reserve what sessions hold, even if an admin now reserves less."""
-        self._held_by_sessions = dict(parts)
+    def apply_layout(self, layout: NodeLayout) -> None:
+        """Apply what the present layout asks of the GPUs; tenants that run follow it."""
+        self._layout = layout
+        self._assess_all()
+
+    def reserve_for_sessions(self, parts: Mapping[str, Milli], pods: Mapping[str, Milli]) -> None:
+        """Reserve what sessions hold, even if an admin now reserves less; never what `pods` still hold."""
+        self._held_by_sessions, self._held_by_pods = dict(parts), dict(pods)
         self._assess_all()
 
     def _on_xid(self, event: XidEvent) -> None:
@@ -255,10 +264,13 @@ class GpuWatch:
             self._changed()
 
     def _assessed(self, gpu: Gpu) -> Gpu:
+        # An admin's setting of a single GPU goes before the layout, and the layout before the agent's options.
+        rule = rule_of(self._layout.cards, "", gpu)
         gpu = replace(
             gpu,
-            reserved=max(gpu.reserved, self._held_by_sessions.get(gpu.uuid, Milli(0))),
-            policy=self._settings.policies.get(gpu.uuid, gpu.policy),
+            reserved=max(self._reserved_now(rule, gpu), self._held_by_sessions.get(gpu.uuid, Milli(0))),
+            limit=limit_by(rule, gpu),
+            policy=self._settings.policies.get(gpu.uuid, rule.policy or gpu.policy),
         )
         health = self._records.health(gpu.uuid)
         if health.state is GpuState.OK and gpu.uuid in self._settings.cordoned:
@@ -266,3 +278,9 @@ class GpuWatch:
         if health.state is GpuState.OK and gpu.uuid in self._unmeasured:
             return replace(gpu, state=GpuState.UNHEALTHY, message=self._unmeasured[gpu.uuid])
         return replace(gpu, state=health.state, message=health.message)
+
+    def _reserved_now(self, rule: CardRule, gpu: Gpu) -> Milli:
+        """The part that the layout reserves; it grows as pods end that hold more than the rest."""
+        wanted = reserved_by(rule, gpu)
+        free = gpu.milli - self._held_by_pods.get(gpu.uuid, 0)
+        return Milli(max(min(wanted, gpu.reserved), min(wanted, free)))

@@ -17,6 +17,7 @@ from milligpu.wire.evictions import EvictionRequest, encode_evictions
 from milligpu.wire.gpu_settings import GpuSettings, decode_gpu_settings
 from milligpu.wire.inventory import encode_inventory
 from milligpu.wire.kubernetes import KubeNode
+from milligpu.wire.node_layout import NO_LAYOUT, NodeLayout, decode_node_layout
 
 _RETRY_S = 0.5
 
@@ -36,8 +37,9 @@ class NodePublisher:
         gpus: Callable[[], Mapping[str, Gpu]],
         evictions: Callable[[], Sequence[EvictionRequest]],
         apply_settings: Callable[[GpuSettings], None],
+        apply_layout: Callable[[NodeLayout], None] = lambda _layout: None,
     ) -> None:
-        """`apply_settings` is called with the GPU settings whenever the node changes."""
+        """Both functions are called with what the node says whenever the node changes."""
         self._api = api
         self._path = f"/api/v1/nodes/{node}"
         self._watch = Watch(api, "/api/v1/nodes", KubeNode, fields=f"metadata.name={node}", cached=True)
@@ -46,6 +48,7 @@ class NodePublisher:
         self._gpus = gpus
         self._evictions = evictions
         self._apply_settings = apply_settings
+        self._apply_layout = apply_layout
         self._wake = asyncio.Event()
         self._seen: KubeNode | None = None
         self._metadata: tuple[dict[str, str] | None, dict[str, str] | None] | None = None
@@ -87,6 +90,11 @@ class NodePublisher:
         except BadFormat as error:
             # A cordoned GPU must not be offered because of a typo about another one.
             log.warning("Could not parse GPU settings, keeping the previous ones", error=error.message)
+        layout = (node.metadata.annotations or {}).get(names.LAYOUT)
+        try:
+            self._apply_layout(decode_node_layout(layout) if layout else NO_LAYOUT)
+        except BadFormat as error:
+            log.warning("Could not parse layout, keeping the previous one", error=error.message)
 
     async def _write(self) -> None:
         while True:

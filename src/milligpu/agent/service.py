@@ -107,6 +107,7 @@ class NodeAgent:
             gpus=lambda: self._gpus.gpus,
             evictions=lambda: self._refusals.evictions,
             apply_settings=self._gpus.apply_settings,
+            apply_layout=self._gpus.apply_layout,
         )
         self._unhealthy = UnhealthyGpuReporter(self._events, self._on_unhealthy_gpus, lambda: self._pods.known)
         self._refusals = RefusalReporter(
@@ -261,9 +262,11 @@ class NodeAgent:
 
     def _reserve_for_sessions(self) -> None:
         gpus = self._gpus.gpus
-        self._gpus.reserve_for_sessions(
-            {uuid: each.part_of(gpus[uuid]) for uuid, each in self._sessions.demands().items() if uuid in gpus}
+        sessions, pods = (
+            {uuid: each.part_of(gpus[uuid]) for uuid, each in demands.items() if uuid in gpus}
+            for demands in (self._sessions.demands(), self._demand_of_pods())
         )
+        self._gpus.reserve_for_sessions(sessions, pods)
 
     def _resized(self) -> int:
         """Return the slots that pods released by shrinking: the kubelet still counts their first request.

@@ -10,6 +10,7 @@ import structlog
 
 from milligpu.kube.api import ApiClient, ApiRefused
 from milligpu.model.errors import Unavailable
+from milligpu.model.names import GROUP_VERSION
 from milligpu.model.reasons import EventReason
 from milligpu.model.request import PodRef
 
@@ -74,7 +75,28 @@ class NodeEvent:
         return {"kind": "Node", "name": self.node, "uid": self.uid}
 
 
-AnyEvent = PodEvent | NodeEvent
+@dataclass(frozen=True, slots=True)
+class ObjectEvent:
+    """What happened to an object of milligpu's own that has no namespace, such as a GpuCalendar."""
+
+    kind: str
+    name: str
+    uid: str
+    reason: EventReason
+    action: str
+    message: str
+    normal: bool = False
+
+    @property
+    def namespace(self) -> str:
+        return "default"
+
+    @property
+    def regarding(self) -> dict[str, str]:
+        return {"apiVersion": GROUP_VERSION, "kind": self.kind, "name": self.name, "uid": self.uid}
+
+
+AnyEvent = PodEvent | NodeEvent | ObjectEvent
 
 
 class EventRecorder:

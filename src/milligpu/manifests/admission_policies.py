@@ -23,6 +23,7 @@ SCHEDULER_NODES = "scheduler-nodes.milligpu.dev"
 SCHEDULER_PODS = "scheduler-pods.milligpu.dev"
 QUEUE_GATES = "queue-gates.milligpu.dev"
 QUEUE_USERS = "queue-users.milligpu.dev"
+LAYOUTS = "layouts.milligpu.dev"
 _NODE_CONDITIONS = (names.AGENT_READY, names.GPUS_HEALTHY)
 _NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"
 _SUBRESOURCE = "request.?subResource.orValue('')"
@@ -48,6 +49,7 @@ def admission_policies(namespace: str, scheduler: str, agent: str) -> list[dict[
         *_policy(QUEUE_USERS, _writes("", ["pods", "replicationcontrollers"]), [_queue_users("pods")]),
         *_policy(f"template-{QUEUE_USERS}", _writes("apps", _APPS), [_queue_users("templates")]),
         *_policy(f"job-{QUEUE_USERS}", _writes("batch", ["jobs", "cronjobs"]), [_queue_users("jobs")]),
+        *_policy(LAYOUTS, nodes, [_layouts(scheduler)]),
     ]
 
 
@@ -115,7 +117,7 @@ def _agent_events(account: str) -> _Check:
 
 
 def _scheduler_nodes(account: str) -> _Check:
-    """The scheduler says on nodes whether their agent answers and their GPUs are healthy."""
+    """The scheduler says on nodes whether their agent answers and their GPUs are healthy, and their layout."""
     ours = ", ".join(f"'{each}'" for each in _NODE_CONDITIONS)
 
     def kept(some: str, others: str) -> str:
@@ -124,9 +126,24 @@ def _scheduler_nodes(account: str) -> _Check:
 
     conditions = f"{kept('object', 'oldObject')} && {kept('oldObject', 'object')}"
     rest = f"{_same_fields('status', ('conditions',))} && {_same_metadata()} && object.spec == oldObject.spec"
+    layout = (
+        f"{_same_entries('annotations', (names.LAYOUT,))} && {_same_metadata(('annotations',))} "
+        "&& object.spec == oldObject.spec"
+    )
+    status = f"({_SUBRESOURCE} == 'status' && {conditions} && {rest})"
     return (
-        f"request.operation == 'UPDATE' && {_SUBRESOURCE} == 'status' && {conditions} && {rest}",
-        f"{account} may write only the conditions {' and '.join(_NODE_CONDITIONS)} of a node",
+        f"request.operation == 'UPDATE' && ({status} || ({_SUBRESOURCE} == '' && {layout}))",
+        f"{account} may write only the conditions {' and '.join(_NODE_CONDITIONS)} of a node "
+        f"and its annotation {names.LAYOUT}",
+    )
+
+
+def _layouts(account: str) -> _Check:
+    """Allow only the scheduler to write a node's layout; anybody who may write the node may remove it."""
+    removed = f"(object != null && !('{names.LAYOUT}' in object.metadata.?annotations.orValue({{}})))"
+    return (
+        f"{_unchanged(names.LAYOUT)} || {removed} || request.userInfo.username == '{account}'",
+        f"only {account} may write the annotation {names.LAYOUT}; write a GpuCalendar instead",
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from milligpu.manifests.admission_policies import admission_policies, request_policies
 from milligpu.manifests.crds import class_crd, queue_crd, sharepod_crd
+from milligpu.manifests.layout_crds import layout_crds
 from milligpu.manifests.mutating_policies import mutating_policies
 from milligpu.manifests.rbac import AGENT, SCHEDULER, service_accounts
 from milligpu.manifests.webhook_configuration import WebhookAddress, webhook_configuration
@@ -27,5 +28,6 @@ def cluster_manifests(
         *admission_policies(namespace, SCHEDULER, AGENT),
         class_crd(),
         queue_crd(),
+        *layout_crds(),
         *admission,
     ]

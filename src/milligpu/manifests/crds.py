@@ -57,7 +57,7 @@ def class_crd() -> dict[str, Any]:
         "required": ["spec"],
         "properties": {
             "spec": spec,
-            "status": {"type": "object", "properties": {"conditions": _CONDITIONS}},
+            "status": {"type": "object", "properties": {"conditions": CONDITIONS}},
         },
         "x-kubernetes-validations": rules,
     }
@@ -78,7 +78,7 @@ def class_crd() -> dict[str, Any]:
     }
 
 
-_CONDITIONS: dict[str, Any] = {
+CONDITIONS: dict[str, Any] = {
     "type": "array",
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["type"],
@@ -191,7 +191,7 @@ def queue_crd() -> dict[str, Any]:
     status = {
         "type": "object",
         "properties": {
-            "conditions": _CONDITIONS,
+            "conditions": CONDITIONS,
             "heldMilli": whole,
             "heldMib": whole,
             "waiting": whole,

@@ -26,9 +26,19 @@ _CLUSTER_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods/binding", "pods/eviction"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/status", "nodes/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
-    {"apiGroups": [_GROUP], "resources": ["gpuclasses", "gpuqueues"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [_GROUP], "resources": ["gpuclasses/status", "gpuqueues/status"], "verbs": ["patch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
+    {
+        "apiGroups": [_GROUP],
+        "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars"],
+        "verbs": ["get", "list", "watch"],
+    },
+    {
+        "apiGroups": [_GROUP],
+        "resources": ["gpuclasses/status", "gpuqueues/status", "gpulayouts/status", "gpucalendars/status"],
+        "verbs": ["patch"],
+    },
+    # To remove the gates of queues from pods, and to write the present layout onto nodes; admission policies allow
+    # no other change.
+    {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["patch"]},
 ]
 
 # With admission: to write its CA into its own configurations, and to run SharePods as pods.
@@ -117,9 +127,15 @@ _READERS: dict[str, Any] = {
         "name": "milligpu-view",
         "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"},
     },
-    "rules": [{"apiGroups": [_GROUP], "resources": ["gpuclasses", "gpuqueues"], "verbs": ["get", "list", "watch"]}],
+    "rules": [
+        {
+            "apiGroups": [_GROUP],
+            "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars"],
+            "verbs": ["get", "list", "watch"],
+        }
+    ],
 }
-"""Adds classes and queues to what Kubernetes' own role `view` may read."""
+"""Adds classes, queues, layouts and calendars to what Kubernetes' own role `view` may read."""
 
 
 def _own_rules(*leases: str) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@
   resource. While the webhook is down they are refused (Fail).
 - Objects that create pods get the name of the user who created them, if the cluster has queues. While the webhook
   is down they are admitted without (Ignore), and their pods count for their namespace.
-- Classes and queues are checked before they are stored. While the webhook is down none can be changed (Fail).
+- Classes, queues, layouts and calendars are checked before they are stored. While the webhook is down none can be
+  changed (Fail).
 
 The API server itself decides which pods request GPUs, by match conditions over names. A name that only looks like a
 request reaches the webhook, which then reads no request.
@@ -129,6 +130,7 @@ def _validating(target: WebhookAddress, known: DialectRegistry) -> dict[str, Any
             _webhook(target, "workloads", asks, "Ignore") | {"rules": _WORKLOADS},
             _webhook(target, "classes", "true", "Fail") | {"rules": [_objects("gpuclasses")]},
             _webhook(target, "queues", "true", "Fail") | {"rules": [_objects("gpuqueues")]},
+            _webhook(target, "layouts", "true", "Fail") | {"rules": [_objects("gpulayouts", "gpucalendars")]},
         ],
     }
 
@@ -178,13 +180,13 @@ _WORKLOADS: list[dict[str, Any]] = [
 _TEMPLATES = [rule for rule in _WORKLOADS if rule["resources"] != ["sharepods"]]
 
 
-def _objects(kind: str) -> dict[str, Any]:
-    """Writes of our own objects of this kind."""
+def _objects(*kinds: str) -> dict[str, Any]:
+    """Writes of our own objects of these kinds."""
     return {
         "apiGroups": [names.GROUP_VERSION.partition("/")[0]],
         "apiVersions": ["*"],
         "operations": ["CREATE", "UPDATE"],
-        "resources": [kind],
+        "resources": [*kinds],
         "scope": "Cluster",
     }
 

@@ -125,6 +125,8 @@ class Gpu:
     """1000, or less for a vGPU: a vGPU of half a card has 500."""
     reserved: Milli = Milli(0)
     """Reserved for sessions on the node, with the same part of the memory; pods never get it."""
+    limit: Milli = WHOLE
+    """The most compute that one tenant may use, unless its share is larger."""
     numa: int = 0
     capability: ComputeCapability = ComputeCapability(7, 0)
     ecc: bool = False

@@ -21,6 +21,9 @@ EVICT = PREFIX + "evict"
 GPU_SETTINGS = PREFIX + "gpu-settings"
 """On nodes; an admin's settings of single GPUs (`milligpu gpu cordon`)."""
 
+LAYOUT = PREFIX + "layout"
+"""On nodes; what the present layout asks of the node's GPUs, written by the scheduler only."""
+
 # What users write on pods, in addition to the resources.
 CLASS = PREFIX + "class"
 REQUIRE = PREFIX + "require"
@@ -76,6 +79,8 @@ QUEUES_PATH = f"/apis/{GROUP_VERSION}/gpuqueues"
 """Where the API server has the queues."""
 QUEUED = PREFIX + "Queued"
 """The condition of pods that wait in a queue."""
+LAYOUTS_PATH = f"/apis/{GROUP_VERSION}/gpulayouts"
+CALENDARS_PATH = f"/apis/{GROUP_VERSION}/gpucalendars"
 
 VGPU = "nvidia.com/vgpu"
 """Milli-GPU; counted by the kubelet."""

@@ -136,6 +136,36 @@ class QueueReason(StrEnum):
     """The pod's turn has come, and a place is reserved for it."""
 
 
+class CalendarReason(StrEnum):
+    """The reason of the condition `Ready` of a `GpuCalendar`."""
+
+    IN_FORCE = "InForce"
+    """The layout that the calendar asks for holds."""
+    PAUSED = "Paused"
+    """The calendar switches nothing until its pause ends."""
+    SWITCHING = "Switching"
+    """A switch is under way."""
+    SWITCH_FAILED = "SwitchFailed"
+    """The last switch was rolled back or is held."""
+    LAYOUT_GONE = "LayoutGone"
+    """It names a layout that does not exist: the present layout stays."""
+    LAYOUT_INVALID = "LayoutInvalid"
+    """It names a layout that cannot be read: the present layout stays."""
+    INVALID = "Invalid"
+    """The calendar itself cannot be read: the present layout stays."""
+    NODES_TAKEN = "NodesTaken"
+    """It selects nodes that another calendar has, and they stay with that one."""
+
+
+class LayoutReason(StrEnum):
+    """The reason of the condition `Ready` of a `GpuLayout`."""
+
+    USABLE = "Usable"
+    """A calendar can switch to it."""
+    INVALID = "Invalid"
+    """It cannot be read: calendars that name it keep the present layout."""
+
+
 class AttachReason(StrEnum):
     """Why the agent does not start a container with the grant of its pod. Each is also an `EventReason`."""
 
@@ -190,6 +220,10 @@ class EventReason(StrEnum):
     """The kubelet will never start the pod, so the agent marked it as failed and its share is free."""
     OUTSIDE_SHARE = "OutsideShare"
     """The audit found processes of the pod outside its share."""
+    LAYOUT_SWITCHED = "LayoutSwitched"
+    """The layout of a calendar's nodes is another one now."""
+    LAYOUT_FAILED = "LayoutSwitchFailed"
+    """A switch was rolled back or is held."""
     UNINSTALLING = "MilligpuUninstalling"
     """milligpu is being uninstalled while the pod holds a GPU, or left files on the node."""
 

@@ -24,8 +24,11 @@ class Share:
     whole: bool = False
     """The whole GPU: no other holder, and no limits library."""
 
-    def limit_on(self, policy: SharePolicy) -> Milli:
-        """Return the most compute that its holder may use on a GPU of this policy."""
+    def limit_on(self, policy: SharePolicy, most: Milli = WHOLE) -> Milli:
+        """Return the most compute that its holder may use on a GPU of this policy, whose own limit is `most`."""
+        return Milli(min(self._limit_by(policy), max(most, self.milli)))
+
+    def _limit_by(self, policy: SharePolicy) -> Milli:
         match policy:
             case SharePolicy.FIXED:
                 return Milli(max(1, self.milli))

@@ -30,6 +30,7 @@ from milligpu.scheduler.classes import ClassController
 from milligpu.scheduler.declared_classes import DeclaredClasses
 from milligpu.scheduler.evictions import Evictions
 from milligpu.scheduler.extender import Extender, error_answer
+from milligpu.scheduler.layouts import LayoutController
 from milligpu.scheduler.metrics import SchedulerMetrics
 from milligpu.scheduler.node_conditions import NodeConditions
 from milligpu.scheduler.nominator import Nominator
@@ -103,6 +104,7 @@ class LeaderTerm:
             valid=valid,
             now=now,
         )
+        self._layouts = LayoutController(api, self._events, valid)
         self._to_see = {"pods", "nodes", "classes", "queues"}
         self._seen_all = asyncio.Event()
 
@@ -134,6 +136,7 @@ class LeaderTerm:
             tasks.create_task(self._resizer.run())
             tasks.create_task(self._conditions.run())
             tasks.create_task(self._evictions.run())
+            tasks.create_task(self._layouts.run())
             if self._settings.classes is not None:
                 tasks.create_task(DeclaredClasses(self._api, self._class_watch, self._settings.classes).run())
             if self._settings.sharepods:
@@ -193,6 +196,7 @@ class LeaderTerm:
             self._on_change()
 
     def _put_node(self, node: KubeNode) -> None:
+        self._layouts.put_node(node)
         self._evictions.put(node.metadata.name, (node.metadata.annotations or {}).get(names.EVICT))
         observed = self._nodes.read(node)
         if observed is not None:
@@ -206,6 +210,7 @@ class LeaderTerm:
         self.state.drop_node(name)
         self._conditions.drop(name)
         self._evictions.drop(name)
+        self._layouts.drop_node(name)
 
     def _set_classes(self, classes: GpuClasses) -> None:
         if self.state.set_classes(classes):

@@ -129,7 +129,7 @@ def _container(
     granted = ShareUsage(
         use.accelerator if use else AcceleratorStats("nvidia", model, held.gpu, share.mib * BYTES_PER_MIB),
         milli=share.milli,
-        limit=share.limit if share.whole or gpu is None else min(gpu.milli, share.limit_on(gpu.policy)),
+        limit=share.limit if share.whole or gpu is None else min(gpu.milli, share.limit_on(gpu.policy, gpu.limit)),
         mib=share.mib,
         whole=share.whole,
         namespace=place[0],

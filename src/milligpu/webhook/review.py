@@ -2,13 +2,15 @@
 
 A JSON Patch brings a pod into its normal form, or the pod is refused with a message that says how to write it.
 Objects that create pods, such as Deployments, are checked, so that `kubectl apply` shows mistakes. They are changed
-only where the API server would refuse them: a class's resource (`gpu-gold`) is replaced. Classes and queues are
-checked, too. A pod of a queue gets the queue's scheduling gate, and with its template the name of who created it.
+only where the API server would refuse them: a class's resource (`gpu-gold`) is replaced. Classes, queues, layouts
+and calendars are checked, too. A pod of a queue gets the queue's scheduling gate, and with its template the name of
+who created it.
 """
 
 import base64
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from milligpu.dialects.normal import NormalForm, hide_gpus_from_debug_containers
 from milligpu.dialects.patch import json_patch
 from milligpu.dialects.pod import annotations, section
 from milligpu.dialects.templates import PATHS, pod_of_template
+from milligpu.layouts.spec import parse_calendar, parse_layout
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu_class import NO_CLASSES, GpuClasses, parse_class
@@ -72,8 +75,11 @@ class PodReviewer:
         form: Callable[[], NormalForm],
         classes: Callable[[], GpuClasses] = lambda: NO_CLASSES,
         queues: Callable[[], GpuQueues] = lambda: NO_QUEUES,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._form = form
+        self._now = now
         self._classes = classes
         self._queues = queues
 
@@ -118,6 +124,10 @@ class PodReviewer:
             return _patched(found, result)
         if kind == "GpuQueue":
             return self._gpu_queue(request)
+        if kind == "GpuLayout":
+            parse_layout(found)
+        if kind == "GpuCalendar":
+            parse_calendar(found, self._now())
         return self._gpu_class(found) if kind == "GpuClass" else {"allowed": True}
 
     def _check_queue(

@@ -10,9 +10,11 @@ from milligpu.model.policy import SharePolicy
 from milligpu.model.units import GPUS_MAX, MIB_MAX, WHOLE, Mib, Milli, parse_whole
 from milligpu.wire.documents import Document, DocumentFormat, DocumentPart, encode
 
-INVENTORY = DocumentFormat("inventory", version=2)
+INVENTORY = DocumentFormat("inventory", version=3)
 # Version 1 said `sick` and `reason`. An inventory that needs neither is written as version 1, which 0.1.0 reads.
 _OLD = 1
+# Only version 3 has limits.
+_NO_LIMITS = 2
 _SICK = "sick"
 _STATES = (GpuState.OK, GpuState.CORDONED, GpuState.UNHEALTHY)
 # One sentence; an annotation is no place for a log.
@@ -28,6 +30,7 @@ class _Gpu(DocumentPart, frozen=True):
     cc: str
     milli: int = WHOLE
     reserved: int = 0
+    limit: int = WHOLE
     numa: int = 0
     ecc: bool = False
     links: dict[str, str] = msgspec.field(default_factory=dict[str, str])
@@ -47,9 +50,12 @@ def encode_inventory(gpus: Iterable[Gpu]) -> str:
     """Write the annotation's value, in the oldest version that can say it."""
     gpus = tuple(gpus)
     old = all(gpu.state is not GpuState.UNHEALTHY and not gpu.message for gpu in gpus)
+    version = _OLD if old else _NO_LIMITS
+    if any(gpu.limit != WHOLE for gpu in gpus):
+        version = INVENTORY.version
     return encode(
         _Inventory(
-            v=_OLD if old else INVENTORY.version,
+            v=version,
             gpus=[
                 _Gpu(
                     uuid=gpu.uuid,
@@ -57,6 +63,7 @@ def encode_inventory(gpus: Iterable[Gpu]) -> str:
                     mib=gpu.mib,
                     milli=gpu.milli,
                     reserved=gpu.reserved,
+                    limit=gpu.limit,
                     numa=gpu.numa,
                     cc=str(gpu.capability),
                     ecc=gpu.ecc,
@@ -96,6 +103,7 @@ def _gpu(raw: _Gpu) -> Gpu:
         mib=Mib(parse_whole("mib", raw.mib, 1, MIB_MAX)),
         milli=Milli(milli),
         reserved=Milli(parse_whole("reserved", raw.reserved, 0, milli)),
+        limit=Milli(parse_whole("limit", raw.limit, 1, WHOLE)),
         numa=parse_whole("numa", raw.numa, 0, _NUMA_MAX),
         capability=parse_capability("cc", raw.cc),
         ecc=raw.ecc,

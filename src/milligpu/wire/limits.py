@@ -77,7 +77,7 @@ def gpu_limits(
     return GpuLimits(
         held.gpu,
         gpu.time_of(held.share.milli),
-        gpu.time_of(held.share.limit_on(gpu.policy)),
+        gpu.time_of(held.share.limit_on(gpu.policy, gpu.limit)),
         held.share.mib * BYTES_PER_MIB,
         gpu.policy,
         slot_start_us,
