@@ -166,5 +166,5 @@ def test_an_allocation_over_the_limit_fails_and_logs_the_limit_and_the_use(tenan
     code = MEMORY + f"p = c_uint64()\nprint(cuda.cuMemAlloc_v2(byref(p), c_size_t({256 * MIB} + 1)))"
     done = tenant().python(code)
     assert done.stdout.splitlines()[-1] == "2"
-    assert f"asks for {256 * MIB + 4096} bytes" in done.stderr
+    assert f"asks for {256 * MIB + 1} bytes" in done.stderr
     assert f"the limit is {MEMORY_LIMIT} and {CONTEXT} are in use" in done.stderr
