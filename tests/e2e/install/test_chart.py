@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkube.resources.core_v1 import Pod
 
 from deploy.chart import CHART
 from devcluster import images
@@ -76,7 +77,7 @@ def test_the_agent_for_nvidias_gpus_starts_and_says_what_its_node_lacks(installa
     until("the node to have shares", lambda: installation.shares() == 2000, 60)
 
 
-def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_nothing(
+def test_tenants_compute_and_pods_start_all_the_time_while_the_chart_is_upgraded_and_rolled_back(
     installation: Installation,
 ) -> None:
     cluster = installation.cluster
@@ -97,7 +98,21 @@ def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_n
         assert stream.made > 2
         assert tenants.never_restarted()
         assert overcommitted(grants(cluster, namespace), mib=40960) == []
+
+
+def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_nothing(
+    installation: Installation,
+) -> None:
+    cluster = installation.cluster
     installation.run_pod("tenant", "sleep", "infinity")
+    installation.helm("upgrade", values=CHANGED)
+    installation.run_pod("after-upgrade", "true")
+    installation.helm("rollback")
+    installation.run_pod("after-rollback", "true")
+    tenant = cluster.client.get(Pod, "tenant", namespace="default")
+    assert tenant.status
+    assert tenant.status.phase == "Running"
+    assert [each.restartCount for each in tenant.status.containerStatuses or ()] == [0]
 
     installation.helm("uninstall")
     events = cluster.kubectl("events", "--for=pod/tenant", "-o", "jsonpath={.items[*].reason}")
