@@ -142,6 +142,9 @@ def test_bitfusion_runs_a_command_and_lists_gpus(server: GpuServer) -> None:
     done = server.run("run", "-n", "1", "-p", "0.5", "--", "echo", "it runs", program="bitfusion")
     assert done.stdout == "it runs\n"
     wait_for("the share to be free", lambda: not server.machine.sessions())
+    elsewhere = ("run", "-n", "1", "-p", "0.5", "-l", "127.0.0.1:1;127.0.0.1:2", "--", "true")
+    lost = server.run(*elsewhere, program="bitfusion", check=False)
+    assert (lost.returncode, "127.0.0.1:" in lost.stderr) == (125, True)
     listed = server.run("list_gpus", program="bitfusion").stdout
     assert server.address in listed
     [gpu, *_] = json.loads(server.run("pool", "list", "-o", "json").stdout)

@@ -10,6 +10,7 @@ from milligpu.cli.main import explain_error
 from milligpu.cli.output import OutputFormat
 from milligpu.cli.remote_options import pool_access, remote_options
 from milligpu.cli.run_remote import run_remote
+from milligpu.model.errors import BadRequest
 from milligpu.remote.bitfusion import bitfusion_request
 
 
@@ -23,6 +24,13 @@ def cli() -> None:
 @click.option("-n", "--num_gpus", "count", metavar="COUNT", help="Number of GPUs.")
 @click.option("-p", "--partial", "fraction", metavar="FRACTION", help="Fraction of each GPU, such as 0.5.")
 @click.option("-m", "--partial_memory", "megabytes", metavar="MB", help="Memory of each GPU, in megabytes.")
+@click.option(
+    "-l",
+    "--server_list",
+    "server_list",
+    metavar="HOST:PORT;…",
+    help="GPU servers to ask, as Bitfusion writes them.",
+)
 @remote_options
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 def run(
@@ -30,13 +38,16 @@ def run(
     count: str | None,
     fraction: str | None,
     megabytes: str | None,
+    server_list: str | None,
     servers: str | None,
     token_file: Path | None,
     plain: bool,
     argv: tuple[str, ...],
 ) -> int:
     """Run a command with GPUs of a GPU server."""
-    access = pool_access(servers, token_file)
+    if server_list is not None and servers is not None:
+        raise BadRequest("--server_list", server_list, "left out where --servers is given")
+    access = pool_access(servers if server_list is None else server_list.replace(";", ","), token_file)
     request = bitfusion_request(access.token, argv, count, fraction, megabytes)
     return run_remote(access, request, f"{request.count} GPUs", None, plain=plain)
 
