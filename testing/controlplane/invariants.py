@@ -25,9 +25,8 @@ Kept = dict[tuple[str, str], tuple[int, int]]
 """Milli and MiB that are kept of each GPU, by node and UUID."""
 
 _KEPT_PODS = 2
-# Of the size at the start; what is remembered about a node's troubles comes on top: its last event (some 600
-# bytes), its condition (as many), and the kind of a GPU that is unhealthy (some 1,000).
-_GROWTH, _NODE_BYTES = 1.05, 2304
+# Of the size at the start; what is remembered about a node's troubles comes on top.
+_GROWTH, _NODE_BYTES = 1.05, 1024
 
 
 @dataclass(frozen=True, slots=True)
