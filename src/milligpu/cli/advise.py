@@ -57,7 +57,7 @@ def command(  # noqa: PLR0917 - as click calls it
     read = partial(cluster_picture, kubeconfig, cluster_name(kubeconfig)) if wide else machine_picture
     reader = HistoryReader(Path(history) if history else history_path(wide, kubeconfig))
     picture = read()
-    lines: "Mapping[str, HistoryLine]" = recent_lines(reader, picture.at) if reader.exists() else {}
+    lines: Mapping[str, HistoryLine] = recent_lines(reader, picture.at) if reader.exists() else {}
     if not any(picture.at - float(line.times[-1]) < _FRESH_S for line in lines.values()):
         click.echo(f"no dashboard measures; measuring for {seconds:g} s", err=True)
         picture, lines = measured_lines(read, seconds, _STEP_S, time.sleep)
