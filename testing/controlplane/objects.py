@@ -23,15 +23,17 @@ def apply_json_patch(thing: Document, operations: list[Document]) -> Document:
         *path, last = (part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:])
         at: Any = changed
         for part in path:
-            if isinstance(at, list) and not at:
-                raise Refusal(INVALID, f"the server rejected our request: {operation['path']} does not exist")
-            at = at[int(part) if part.isdigit() else part]
+            try:
+                at = at[int(part) if part.isdigit() else part]
+            except IndexError:
+                missing = f"the server rejected our request: {operation['path']} does not exist"
+                raise Refusal(INVALID, missing) from None
         match operation["op"]:
             case "test":
                 if at.get(last) != operation["value"]:
                     raise Refusal(INVALID, f"the server rejected our request: testing {operation['path']} failed")
             case "remove":
-                del at[int(last) if isinstance(at, list) else last]
+                del at[int(last) if last.isdigit() else last]
             case _:
                 at[last] = operation["value"]
     return changed

@@ -20,14 +20,14 @@ def test_a_cluster_that_knows_mutating_policies_gets_them_and_no_webhook_for_pod
 ) -> None:
     kinds, webhooks = printed(capsys, "--kube-version", version)
     assert kinds >= {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
-    assert webhooks == {"gpus", "templates"}
+    assert webhooks == {"gpus", "templates", "users"}
 
 
 @pytest.mark.parametrize("version", ["1.35", "v1.33.12+k3s1"])
 def test_for_an_older_cluster_the_webhook_hides_gpus(capsys: pytest.CaptureFixture[str], version: str) -> None:
     kinds, webhooks = printed(capsys, "--kube-version", version)
     assert "MutatingAdmissionPolicy" not in kinds
-    assert webhooks == {"gpus", "others", "debug", "templates"}
+    assert webhooks == {"gpus", "others", "debug", "templates", "users"}
 
 
 def test_a_version_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

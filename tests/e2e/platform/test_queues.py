@@ -18,7 +18,7 @@ TEAMS = ("real-team-a", "real-team-b")
 
 @pytest.fixture
 def teams(platform: Platform) -> Iterator[None]:
-    spec = {"guarantee": {"milli": 500}}
+    spec = {"guarantee": {"milli": 500, "memory": "20Gi"}}
     for name in TEAMS:
         queue = {"apiVersion": names.GROUP_VERSION, "kind": "GpuQueue", "metadata": {"name": name}, "spec": spec}
         apply(platform.cluster, "default", queue)
