@@ -57,6 +57,12 @@ COMMANDS: dict[str, CommandHelp] = {
         "Show the largest share available now, per GPU model.",
         "milligpu free",
     ),
+    "layout": CommandHelp(
+        "milligpu.cli.layout",
+        "Show which layout holds on the cluster's GPUs, what the next switch does, and switch.",
+        "milligpu layout preview campus",
+        "scheduler",
+    ),
     "manifests": CommandHelp(
         "milligpu.cli.manifests",
         "Print the objects that the Helm chart installs, for people without Helm.",
