@@ -10,8 +10,7 @@ from milligpu.cli.output import OutputFormat, format_option, show_data, show_tab
 from milligpu.model.errors import BadRequest
 
 if TYPE_CHECKING:
-    import httpx2
-
+    from milligpu.kube.config import BlockingClient
     from milligpu.layouts.spec import CalendarSpec
 
 _LOOK_S = 0.5
@@ -23,13 +22,13 @@ def command() -> None:
     """Show which layout holds on the GPUs of the cluster, and switch to another."""
 
 
-def _client(kubeconfig: str | None) -> "httpx2.Client":
+def _client(kubeconfig: str | None) -> "BlockingClient":
     from milligpu.kube import config
 
     return config.blocking_client(config.find_cluster(kubeconfig))
 
 
-def _calendar(client: "httpx2.Client", name: str) -> tuple[dict[str, Any], "CalendarSpec"]:
+def _calendar(client: "BlockingClient", name: str) -> tuple[dict[str, Any], "CalendarSpec"]:
     """Return a calendar object, and what it says."""
     from milligpu.kube.api import ApiRefused
     from milligpu.kube.fetch import get_json
@@ -46,7 +45,7 @@ def _calendar(client: "httpx2.Client", name: str) -> tuple[dict[str, Any], "Cale
     return found, parse_calendar(found, datetime.now(UTC))
 
 
-def _change(client: "httpx2.Client", name: str, spec: dict[str, Any]) -> None:
+def _change(client: "BlockingClient", name: str, spec: dict[str, Any]) -> None:
     from milligpu.kube.fetch import patch_json
     from milligpu.model.names import CALENDARS_PATH
 
@@ -73,9 +72,9 @@ def list_(kubeconfig: str | None, output: OutputFormat) -> None:
     elif output is OutputFormat.TABLE:
         rows: list[list[str]] = []
         for each in found:
-            status = each.get("status", {})
-            upcoming = (status.get("next") or [{}])[0]
-            cells = [each["metadata"]["name"], status.get("layout", "-"), upcoming.get("to", "-")]
+            status: dict[str, Any] = each.get("status", {})
+            upcoming: dict[str, str] = next(iter(status.get("next", ())), {})
+            cells: list[str] = [each["metadata"]["name"], status.get("layout", "-"), upcoming.get("to", "-")]
             rows.append([*cells, upcoming.get("local", "-"), _reason(status).get("reason", "-")])
         show_table(["CALENDAR", "LAYOUT", "NEXT", "AT", "STATE"], rows)
         if not found:
@@ -137,7 +136,7 @@ def preview(calendar: str, layout: str | None, kubeconfig: str | None) -> None:
     )
 
 
-def _layout(client: "httpx2.Client", name: str) -> Any:
+def _layout(client: "BlockingClient", name: str) -> Any:
     from milligpu.kube.fetch import get_json
     from milligpu.layouts.spec import parse_layout
     from milligpu.model.names import LAYOUTS_PATH
@@ -172,7 +171,7 @@ def switch(calendar: str, layout: str, until: str | None, watch: bool, kubeconfi
             _watch(client, calendar, found["metadata"]["generation"])
 
 
-def _watch(client: "httpx2.Client", calendar: str, generation: int) -> None:
+def _watch(client: "BlockingClient", calendar: str, generation: int) -> None:
     """Show each state of the switch on stderr once, until the controller has acted on the change and ended."""
     said = ""
     while True:
