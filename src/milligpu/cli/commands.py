@@ -68,6 +68,12 @@ COMMANDS: dict[str, CommandHelp] = {
         "Report the health of GPU servers, of the network between, and of this machine.",
         "milligpu health --local",
     ),
+    "layout": CommandHelp(
+        "milligpu.cli.layout",
+        "Show which layout holds on the cluster's GPUs, what the next switch does, and switch.",
+        "milligpu layout preview campus",
+        "scheduler",
+    ),
     "manifests": CommandHelp(
         "milligpu.cli.manifests",
         "Print the objects that the Helm chart installs, for people without Helm.",

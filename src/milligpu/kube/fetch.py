@@ -116,6 +116,11 @@ def annotate_pod(
     return decode_pod(_send(client, "PATCH", _pod_path(namespace, name), content=body, headers=headers))
 
 
+def patch_json(client: httpx2.Client, path: str, patch: Mapping[str, Any]) -> None:
+    """Merge a patch into an object."""
+    _send(client, "PATCH", path, content=msgspec.json.encode(patch), headers={"Content-Type": MERGE_PATCH})
+
+
 def watch_pod(client: httpx2.Client, pod: KubePod, seconds: int) -> Iterator[KubePod]:
     """Yield the pod after every change since it was read, for this many seconds or until it is gone."""
     meta = pod.metadata
