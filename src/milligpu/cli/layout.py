@@ -53,7 +53,7 @@ def _change(client: "BlockingClient", name: str, spec: dict[str, Any]) -> None:
 
 
 def _reason(status: dict[str, Any]) -> dict[str, Any]:
-    return next((each for each in status.get("conditions", ()) if each["type"] == "Ready"), {})
+    return next((each for each in status.get("conditions", ()) if each["type"] == "Ready"), dict[str, Any]())
 
 
 @command.command("list")
@@ -73,7 +73,8 @@ def list_(kubeconfig: str | None, output: OutputFormat) -> None:
         rows: list[list[str]] = []
         for each in found:
             status: dict[str, Any] = each.get("status", {})
-            upcoming: dict[str, str] = next(iter(status.get("next", ())), {})
+            later: list[dict[str, str]] = status.get("next", [])
+            upcoming = later[0] if later else dict[str, str]()
             cells: list[str] = [each["metadata"]["name"], status.get("layout", "-"), upcoming.get("to", "-")]
             rows.append([*cells, upcoming.get("local", "-"), _reason(status).get("reason", "-")])
         show_table(["CALENDAR", "LAYOUT", "NEXT", "AT", "STATE"], rows)
