@@ -67,5 +67,5 @@ def _write_user(metadata: dict[str, Any], user: str) -> None:
 def _template(kind: str, found: Json) -> dict[str, Any] | None:
     inner: object = found if PATHS[kind] else None
     for key in PATHS[kind]:
-        inner = inner.get(key) if isinstance(inner, Mapping) else None
+        inner = cast("Mapping[str, object]", inner).get(key) if isinstance(inner, Mapping) else None
     return cast("dict[str, Any]", inner) if isinstance(inner, dict) else None

@@ -13,7 +13,7 @@ from devcluster.platform import GpuNode
 from devcluster.wait import until
 from milligpu.model import names
 from milligpu.model.policy import SharePolicy
-from tests.e2e.life.test_share_policy import gpu_time, start, stretch
+from tests.e2e.busy import start_busy, wait_busy, wait_for_shares
 from tests.e2e.platform.pods import wait_running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -69,25 +69,22 @@ def _present(node: GpuNode) -> set[tuple[SharePolicy, int]]:
     return {(gpu.policy, gpu.limit) for gpu in node.inventory()}
 
 
-def near(node: GpuNode, what: str, ratio: float) -> None:
+def near(node: GpuNode, namespace: str, what: str, ratio: float) -> None:
     """Wait for a stretch of time in which the large pod got `ratio` times the GPU time of the small one, about."""
-    last = 0.0
 
-    def right() -> bool:
-        nonlocal last
-        last = 3 * stretch(node, "small")["large"]
-        return abs(last / ratio - 1) < 0.25
+    def wrong(got: dict[str, float]) -> dict[str, float]:
+        return {} if abs(got["large"] / ratio - 1) < 0.25 else got
 
-    until(what, right, 150, last_state=lambda: f"ratio {last:.2f}")
+    wait_for_shares(node, namespace, "small", what, wrong)
 
 
 def test_by_day_one_policy_by_night_another_and_running_tenants_follow(
     gpu_node: GpuNode, namespace: str, layouts: None
 ) -> None:
     del layouts
-    start(gpu_node, namespace, PODS)
+    start_busy(gpu_node.cluster, namespace, PODS)
     wait_running(gpu_node.cluster, namespace, 2)
-    until("both to compute", lambda: all(used > 0 for _, used in gpu_time(gpu_node).values()), DEADLINE_S)
+    wait_busy(gpu_node, namespace, 2)
     # Night begins with a minute that is near enough to wait for, and far enough to see the day.
     dusk = (datetime.now(UTC) + timedelta(seconds=100)).replace(second=0, microsecond=0)
     dawn = dusk - timedelta(hours=1)
@@ -95,7 +92,7 @@ def test_by_day_one_policy_by_night_another_and_running_tenants_follow(
     apply(gpu_node, calendar("campus", zone="UTC", default="night", windows=[window]))
     in_force(gpu_node, "campus", "day")
     assert _present(gpu_node) == {(SharePolicy.EQUAL, 600)}
-    near(gpu_node, "halves by day", 1.0)
+    near(gpu_node, namespace, "halves by day", 1.0)
     status = state(gpu_node, "campus")["status"]
     assert datetime.fromisoformat(status["next"][0]["at"]) == dusk
     assert len(status["next"]) == 7
@@ -103,7 +100,7 @@ def test_by_day_one_policy_by_night_another_and_running_tenants_follow(
     in_force(gpu_node, "campus", "night")
     assert datetime.now(UTC) >= dusk
     assert _present(gpu_node) == {(SharePolicy.FIXED, 1000)}
-    near(gpu_node, "shares by night", 3.0)
+    near(gpu_node, namespace, "shares by night", 3.0)
     found = state(gpu_node, "campus")["status"]
     assert [(each.get("from", ""), each["to"], each["phase"]) for each in found["history"]] == [
         ("day", "night", "Done"),
