@@ -91,12 +91,6 @@ def test_a_gpu_that_draws_power_for_no_work_is_inefficient() -> None:
     assert "180 W" in found.evidence
 
 
-def test_a_gpu_with_reduced_clocks_is_throttled_and_says_how_much_was_lost() -> None:
-    found = advise(PICTURE, {"gpu/G1": history("gpu/G1", used=0.9, throttled=0.11)})[0]
-    assert found.verdict is Verdict.THROTTLED
-    assert "11%" in found.evidence
-
-
 def test_the_funnel_counts_each_card_once_and_unmeasured_shares_apart() -> None:
     picture = replace(PICTURE, shares=[share(), share(200, utilization=0.0), share(100, utilization=None)])
     found = funnel(picture)

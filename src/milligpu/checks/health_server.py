@@ -145,7 +145,7 @@ def check_service(env: Mapping[str, str]) -> Iterable[CheckResult]:
 def server_checks(env: Mapping[str, str]) -> list[Check]:
     """All checks of a GPU server, in the order of the report."""
     facts = cache(lambda: read_facts(env))
-    fix = "look at: nvidia-smi; milligpu doctor --server"
+    fix = "look at: nvidia-smi; milligpu doctor"
     return [
         *host_checks(SERVER_FILES),
         Check(SOFTWARE, "GPU driver", lambda: gpus.check_versions(facts()), fix),

@@ -25,7 +25,6 @@ _ROOM, _STEP = 1.2, 0.05
 _STARVED_FROM = 0.25
 # Idle GPUs of today's servers draw 10 to 60 W; more than this for no work is worth a look.
 _IDLE_WATTS = 100.0
-_THROTTLED_FROM = 0.05
 _SECONDS_MIN = 5.0
 """Fewer measured seconds allow no verdict."""
 
@@ -37,7 +36,6 @@ class Verdict(StrEnum):
     IDLE = "idle"
     STARVED = "starved"
     OVERSIZED = "oversized"
-    THROTTLED = "throttled"
     INEFFICIENT = "inefficient"
     BAD_TASK = "bad-task"
     UNHEALTHY = "unhealthy"
@@ -74,7 +72,6 @@ def needs_attention(found: Sequence[Advice]) -> list[Advice]:
     order = [
         Verdict.UNHEALTHY,
         Verdict.BAD_TASK,
-        Verdict.THROTTLED,
         Verdict.STARVED,
         Verdict.IDLE,
         Verdict.OVERSIZED,
@@ -135,9 +132,6 @@ def _gpu(picture: Picture, gpu: GpuStatus, line: HistoryLine | None) -> Advice:
     if line is None or seconds < _SECONDS_MIN:
         return say(Verdict.UNKNOWN, f"only {seconds:.0f} s of measurements so far")
     over = _time(seconds)
-    throttled = _mean(line.values("throttled"))
-    if throttled >= _THROTTLED_FROM:
-        return say(Verdict.THROTTLED, f"lost {throttled:.0%} of the last {over} to reduced clocks")
     watts, used = _mean(line.values("power")), _mean(line.values("used"))
     if watts >= _IDLE_WATTS and used < _IDLE_BELOW:
         return say(Verdict.INEFFICIENT, f"draws {watts:.0f} W and did no work for {over}")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 # Per patch: the run, the kinds of steps that it is drawn from, and the invariant that breaks.
 FAULTS = {
-    "01": ("01.19", ["create", "finish", "relist"], "granted"),
+    "01": ("01.29", ["create", "finish", "relist"], "granted"),
     "02": ("02.1", ["create", "finish", "blocked:claim"], "released"),
     "03": ("03.27", ["create", "finish", "fault:nominate", "down:nominate"], "bound"),
     "04": ("04.2", ["create", "finish"], "vain"),
