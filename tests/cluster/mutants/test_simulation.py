@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 FAULTS = {
     "01": ("01.29", ["create", "finish", "relist"], "granted"),
     "02": ("02.1", ["create", "finish", "blocked:claim"], "released"),
-    "03": ("03.27", ["create", "finish", "fault:nominate", "down:nominate"], "bound"),
+    "03": ("03.68", ["create", "finish", "fault:nominate", "down:nominate"], "bound"),
     "04": ("04.2", ["create", "finish"], "vain"),
     "06": ("06.2", ["create", "finish", "watch:half-open"], "leader"),
     "09": ("09.55", ["create", "finish", "delete", "relist"], "memory"),
