@@ -67,7 +67,10 @@ def test_the_newest_list_of_revoked_tokens_counts_and_expired_tokens_leave_it(tm
     assert RevocationStore(tmp_path / "revocations", KEY.public_key()).newest == second
 
 
-@pytest.mark.parametrize("text", ["x", "a.b", "", sign(b"milligpu token 1\n", b"{}", KEY)])
+OTHER = sign(b"milligpu token 1\n", b"{}", KEY)
+
+
+@pytest.mark.parametrize("text", ["x", "a.b", "", OTHER], ids=["no list", "no signature", "empty", "a token"])
 def test_a_list_that_the_pool_did_not_sign_for_this_is_refused(text: str) -> None:
     with pytest.raises(BadFormat):
         verify_revocations(text, KEY.public_key())
