@@ -167,6 +167,7 @@ def test_a_class_that_got_past_admission_says_what_is_wrong_with_it(guarded: Clu
 
 
 API = "authorization.k8s.io/v1"
+OBJECTS = ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars")
 SCHEDULER_RIGHTS = {
     ("", "nodes", "get list watch"),
     ("", "pods", "get list watch"),
@@ -176,8 +177,10 @@ SCHEDULER_RIGHTS = {
     ("", "pods/status", "patch"),
     ("", "nodes/status", "patch"),
     ("events.k8s.io", "events", "create"),
-    ("milligpu.dev", "gpuclasses", "get list watch"),
-    ("milligpu.dev", "gpuclasses/status", "patch"),
+    ("", "pods", "patch"),
+    ("", "nodes", "patch"),
+    *(("milligpu.dev", kind, "get list watch") for kind in OBJECTS),
+    *(("milligpu.dev", f"{kind}/status", "patch") for kind in OBJECTS),
 }
 LEADERSHIP = {("coordination.k8s.io", "leases", "create"), ("coordination.k8s.io", "leases", "get update")}
 # What every authenticated account has: to ask about itself.

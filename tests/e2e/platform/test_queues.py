@@ -28,8 +28,8 @@ def teams(platform: Platform) -> Iterator[None]:
 
 
 def empty_gpu(platform: Platform) -> str:
-    """The last GPU of the node; other tests leave nothing behind, and shares go to the first ones."""
-    (node,) = read_json(platform.cluster.client, "/api/v1/nodes")["items"]
+    """The last GPU of the first node; other tests leave nothing behind, and shares go to the first ones."""
+    node = read_json(platform.cluster.client, f"/api/v1/nodes/{platform.nodes[0].node.name}")
     return decode_inventory(node["metadata"]["annotations"][names.INVENTORY])[-1].uuid
 
 
