@@ -77,6 +77,7 @@ def test_the_agent_for_nvidias_gpus_starts_and_says_what_its_node_lacks(installa
     until("the node to have shares", lambda: installation.shares() == 2000, 60)
 
 
+@pytest.mark.long
 def test_tenants_compute_and_pods_start_all_the_time_while_the_chart_is_upgraded_and_rolled_back(
     installation: Installation,
 ) -> None:
@@ -119,7 +120,8 @@ def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_n
     assert "MilligpuUninstalling" in events.split()
     assert in_namespace(cluster, NAMESPACE) == {"configmap/kube-root-ca.crt", "serviceaccount/default"}
     # With the CRDs go all objects of their kinds, so the chart keeps them.
-    cluster.kubectl("delete", "crd", "gpuclasses.milligpu.dev", "sharepods.kubeshare.nthu")
+    ours = (f"{kind}.milligpu.dev" for kind in ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars"))
+    cluster.kubectl("delete", "crd", *ours, "sharepods.kubeshare.nthu")
     cluster.kubectl("delete", "namespace", NAMESPACE)
     assert traces(cluster) == installation.before
     # Pods without GPUs do not need milligpu.
