@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 NAME = "preferences"
 ZONES = ("a", "b", "c", "d")
-PODS, NODES, CARDS = 200, 16, 2
+NODES, CARDS = 16, 2
 # Beyond this, pods end before others start.
 FULL_MILLI = NODES * CARDS * 1000 * 6 // 10
 HOSTNAME = "kubernetes.io/hostname"
@@ -163,8 +163,9 @@ def place(cluster: Cluster, namespace: str, made: Pod, app: str) -> str:
     )
 
 
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.long)])
 def test_preferences_count_as_without_milligpu_and_packing_decides_among_equals(
-    control_plane: Cluster, nodes: KwokNodes, namespace: str, service: SchedulerService
+    control_plane: Cluster, nodes: KwokNodes, namespace: str, service: SchedulerService, count: int
 ) -> None:
     dice = Random(18)
     client, where = control_plane.client, on(nodes)
@@ -172,7 +173,7 @@ def test_preferences_count_as_without_milligpu_and_packing_decides_among_equals(
         place(control_plane, namespace, pod(f"data-{number}", **where), "data")
     sizes: dict[str, int] = {}
     compared = 0
-    for number in range(PODS):
+    for number in range(count):
         cast, milli = draw(dice), dice.choice((100, 200, 300, 500))
         before = look(control_plane, namespace, nodes, cast)
         while sum(sizes.values()) > FULL_MILLI:
@@ -204,7 +205,7 @@ def test_preferences_count_as_without_milligpu_and_packing_decides_among_equals(
         equals = {each for each in fits if after.points[each] == after.points[ours]}
         if ours not in after.used:
             assert not equals & before.used & after.used, what
-    assert compared > PODS // 4
+    assert compared > count // 4
     assert overcommitted(grants(control_plane, namespace)) == []
 
 

@@ -69,6 +69,10 @@ class Installation:
             node.import_image(images.program_archive(reference, kube_scheduler), images.BASE)
         self.cluster.client.create(pod("first", ["true"]), namespace="default")
         wait_for_phase(self.cluster, "default", "first", "Succeeded")
+        # The kubelet creates its Lease some time after its Node object.
+        for node in self.cluster.nodes:
+            lease = f"lease.coordination.k8s.io/{node.name}"
+            until(f"the Lease of {node.name}", lambda lease=lease: lease in traces(self.cluster)["leases"], 60)
         self.before = traces(self.cluster)
 
     def install(self) -> None:
