@@ -169,7 +169,9 @@ def refused(server: GpuServer, token: Path, *options: str) -> str:
 
 def test_tokens_that_are_expired_foreign_or_forged_open_nothing(server: GpuServer, tmp_path: Path) -> None:
     brief = server.make_token("brief", "--expires", "1s")
-    wait_for("the token to expire", lambda: "a token that has not expired" in refused(server, brief))
+    asks = ("run", "--remote", "--token", str(brief), "-p", "0.1", "--", "true")
+    wait_for("the token to expire", lambda: server.run(*asks, check=False).returncode != 0)
+    assert "a token that has not expired" in refused(server, brief)
     good = decode_token_file(server.token.read_bytes())
     server.run("pool", "create", "--pool", str(tmp_path / "other"))
     foreign = tmp_path / "foreign.json"

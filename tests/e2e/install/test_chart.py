@@ -40,6 +40,7 @@ def test_the_readmes_commands_install_it_as_printed(bare: Installation) -> None:
     assert f"helm test {RELEASE} -n {NAMESPACE}" in installing, "the notes name the next command"
 
 
+@pytest.mark.long
 def test_classes_of_the_values_are_kept_and_those_of_people_are_not_touched(installation: Installation) -> None:
     cluster = installation.cluster
 
