@@ -97,6 +97,7 @@ API cuVDPAUCtxCreate(CUcontext *made, unsigned flags, CUdevice device, VdpDevice
 API cuCtxDestroy_v2(CUcontext context)
 {
     lease_context_ends(context);
+    devices_context_ends();
     CUresult status = cudaapi_real.cuCtxDestroy_v2(context);
     if (!status)
         ledger_end(context);
@@ -106,6 +107,7 @@ API cuCtxDestroy_v2(CUcontext context)
 API cuCtxDestroy(CUcontext context)
 {
     lease_context_ends(context);
+    devices_context_ends();
     CUresult status = cudaapi_real.cuCtxDestroy(context);
     if (!status)
         ledger_end(context);
@@ -117,6 +119,7 @@ API cuCtxDetach(CUcontext context)
 {
     unsigned release;
     lease_context_ends(context);
+    devices_context_ends();
     CUresult status = cudaapi_real.cuCtxDetach(context);
     if (!status && cudaapi_real.cuCtxGetApiVersion(context, &release))
         ledger_end(context);
@@ -181,6 +184,7 @@ static void primary_ends(CUdevice device)
     int gpu = device_gpu(device);
     if (gpu >= 0)
         lease_gpu_ends((unsigned)gpu);
+    devices_context_ends();
 }
 
 #define PRIMARY_END(symbol)                                                                                            \
@@ -215,6 +219,7 @@ API cuGreenCtxDestroy(CUgreenCtx context)
     CUcontext as_context;
     if (context && cudaapi_real.cuCtxFromGreenCtx(&as_context, context) == CUDA_SUCCESS)
         lease_context_ends(as_context);
+    devices_context_ends();
     return GIVE_BACK(HOLDING_CONTEXT, context, cudaapi_real.cuGreenCtxDestroy(context));
 }
 

@@ -37,16 +37,50 @@ int devices_current(void)
     return count && cudaapi_real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device_gpu(device) : -1;
 }
 
-/* The GPU that work in a stream runs on. */
-int devices_of_stream(CUstream stream)
+/* ---- the GPU of a stream: a program's own streams are remembered until they or a context end ---- */
+
+enum { STREAMS = 256 };
+/* A stream's address, and its GPU in the low bits, which an aligned address leaves free. 0: none. */
+static uintptr_t streams[STREAMS];
+_Static_assert(MG_PAGE_GPUS <= 16, "a GPU fits into four bits");
+
+static uintptr_t *place_of(CUstream stream)
+{
+    return &streams[((uintptr_t)stream >> 4 ^ (uintptr_t)stream >> 12) % STREAMS];
+}
+
+static int ask_gpu(CUstream stream)
 {
     CUcontext context;
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD
-        || cudaapi_real.cuStreamGetCtx(stream, &context) || cudaapi_real.cuCtxPushCurrent_v2(context))
+    if (cudaapi_real.cuStreamGetCtx(stream, &context) || cudaapi_real.cuCtxPushCurrent_v2(context))
         return devices_current();
     int gpu = devices_current();
     cudaapi_real.cuCtxPopCurrent_v2(&context);
     return gpu;
+}
+
+int devices_of_stream(CUstream stream)
+{
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return devices_current();
+    uintptr_t known = __atomic_load_n(place_of(stream), __ATOMIC_RELAXED);
+    if (known && (known & ~(uintptr_t)15) == (uintptr_t)stream)
+        return (int)(known & 15);
+    int gpu = ask_gpu(stream);
+    if (gpu >= 0 && !((uintptr_t)stream & 15))
+        __atomic_store_n(place_of(stream), (uintptr_t)stream | (unsigned)gpu, __ATOMIC_RELAXED);
+    return gpu;
+}
+
+void devices_stream_ends(CUstream stream)
+{
+    __atomic_store_n(place_of(stream), 0, __ATOMIC_RELAXED);
+}
+
+void devices_context_ends(void)
+{
+    for (unsigned i = 0; i < STREAMS; i++)
+        __atomic_store_n(&streams[i], 0, __ATOMIC_RELAXED);
 }
 
 /* One item of the list: a number, or the beginning of a UUID. -1 ends the list, as in the driver. */

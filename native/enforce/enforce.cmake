@@ -20,30 +20,6 @@ cuda_library(enforce WRAP
   enforce/outstanding.c enforce/pools.c enforce/route.c enforce/streams.c enforce/tenant.c enforce/virtual.c lease/pace.c pages/pages.c)
 target_include_directories(enforce-objects PRIVATE enforce lease include ${CMAKE_CURRENT_BINARY_DIR})
 
-# Loadable with glibc 2.17 or later: see oldlibc.c.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(OLD_LIBC GLIBC_2.2.5)
-else()
-  set(OLD_LIBC GLIBC_2.17)
-endif()
-file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map "${OLD_LIBC} { global: *; };\n")
-foreach(name libdl.so.2 libpthread.so.0)
-  add_library(${name} SHARED EXCLUDE_FROM_ALL enforce/oldlibc.c)
-  target_compile_options(${name} PRIVATE -fno-builtin)
-  set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX "" NO_SONAME ON C_VISIBILITY_PRESET default
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/oldlibc)
-  target_link_options(${name} PRIVATE -nostdlib -Wl,-soname,${name}
-    -Wl,--version-script,${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map)
-endforeach()
-target_compile_definitions(libdl.so.2 PRIVATE FOR_LIBDL)
-# Also for the library that wraps NVML. The sanitizers need the machine's libc.
-function(link_old_libc target)
-  if(MILLIGPU_SANITIZE)
-    return()
-  endif()
-  target_link_libraries(${target} PRIVATE -Wl,--no-as-needed libdl.so.2 libpthread.so.0 -Wl,--as-needed)
-  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
-endfunction()
 link_old_libc(enforce)
 # A thread and fork handlers of the library go on after dlclose.
 target_link_options(enforce PRIVATE -Wl,-z,nodelete)
@@ -57,7 +33,8 @@ add_custom_command(
   DEPENDS enforce/settings.py ${nvmlapi_GENERATOR}
   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
 nvml_library(enforce-nvml enforce WRAP
-  ${ENFORCE_SETTINGS} enforce/folder.c enforce/view.c enforce/view_processes.c pages/pages.c)
+  ${ENFORCE_SETTINGS} enforce/folder.c enforce/view.c enforce/view_private.c enforce/view_processes.c
+  pages/pages.c)
 target_include_directories(enforce-nvml-objects PRIVATE enforce include)
 link_old_libc(enforce-nvml)
 target_link_options(enforce-nvml PRIVATE -Wl,-z,nodelete)

@@ -26,6 +26,8 @@ CUdevice gpu_device(unsigned gpu);
 extern int devices_only;
 int devices_current(void);
 int devices_of_stream(CUstream stream);
+void devices_stream_ends(CUstream stream);
+void devices_context_ends(void);
 void devices_in_child(void);
 static inline int current_gpu(void)
 {

@@ -135,6 +135,12 @@ static int said_active(const struct gate *gate)
     return gate->said & LEASE_ACTIVE && gate->said_number;
 }
 
+/* Whether others may use the program's gaps: they wait, and the gap is not one of only one of the tenant's GPUs. */
+static int lends_gaps(const struct gate *gate, const struct lease *lease)
+{
+    return (lease->flags & (LEASE_CONTENDED | LEASE_TOGETHER)) == LEASE_CONTENDED && pace_soon(&gate->gaps);
+}
+
 static int said_near(const struct gate *gate, uint32_t generation)
 {
     return said_active(gate) && gate->said & LEASE_NEAR && gate->said_generation == generation
@@ -204,7 +210,7 @@ static int64_t say_idle(struct gate *gate, const struct lease *lease, int64_t no
     if (!said_active(gate) && !(gate->said & LEASE_SOON))
         return INT64_MAX;
     if (now < hold) {
-        if (lease->flags & LEASE_CONTENDED && pace_soon(&gate->gaps))
+        if (lends_gaps(gate, lease))
             say(gate, LEASE_SOON | LEASE_NEAR | LEASE_DRAINED, lease->generation, gate->work.ended);
         return hold;
     }
@@ -217,7 +223,7 @@ static int64_t say_gap(struct gate *gate, const struct lease *lease, int64_t now
 {
     int64_t left = pace_left(&gate->work.pace, now);
     if (uncertain(gate, now) || gate->waiting || now >= lease->until || gate->work.pace.estimate < 2 * LEASE_OVERLAP_NS
-        || !(lease->flags & LEASE_CONTENDED) || !pace_soon(&gate->gaps))
+        || !lends_gaps(gate, lease))
         return INT64_MAX;
     if (left > LEASE_OVERLAP_NS)
         return now + left - LEASE_OVERLAP_NS;
@@ -473,11 +479,29 @@ static int64_t wait_for_turn(struct gate *gate, struct lease_work *work)
     return now;
 }
 
+/* Launches of a tenant that is alone on its GPU are counted before they are made, and need neither the exact time nor
+ * the lock a second time. Only the first of a batch, and those that end one, are entered and left. */
+static int join(struct gate *gate, struct lease_work *work)
+{
+    int64_t now = clock_coarse();
+    struct lease lease = read_lease(gate, now);
+    if (lease.flags & (LEASE_CONTENDED | LEASE_BESIDE_HIGHER) || now + CLOCK_COARSE_NS >= lease.until
+        || !said_active(gate) || !pace_known(&gate->work.estimates, work->key))
+        return 0;
+    work->estimate = pace_estimate(&gate->work.estimates, work->key, work->bytes);
+    return pace_fits_alone(&gate->work.pace, work->estimate) && outstanding_join(&gate->work, work, BATCH_ALONE_NS);
+}
+
 void lease_enter(unsigned gpu, struct lease_work *work)
 {
     struct gate *gate = &gates[gpu];
+    work->joined = 0;
     gate_lock(gate);
     open_gate(gate);
+    if (gate->work.open.pieces && join(gate, work)) {
+        gate_unlock(gate);
+        return;
+    }
     int64_t when, now = clock_now();
     work->estimate = pace_estimate(&gate->work.estimates, work->key, work->bytes);
     if (gate->work.ended) {
@@ -507,16 +531,24 @@ static void add_work(struct gate *gate, const struct lease_work *work, CUstream 
     outstanding_add(&gate->work, work, stream, size, mark);
 }
 
-void lease_leave(unsigned gpu, const struct lease_work *work, CUstream stream, int launched)
+void lease_leave(unsigned gpu, struct lease_work *work, CUstream stream, int launched)
 {
     struct gate *gate = &gates[gpu];
+    if (work->joined && launched && outstanding_is_joined(&gate->work, work))
+        return;
     gate_lock(gate);
-    gate->entering--;
-    gate->unknown -= (unsigned)work->unknown;
+    if (work->joined) {
+        work->entered = clock_now();
+    } else {
+        gate->entering--;
+        gate->unknown -= (unsigned)work->unknown;
+    }
     if (!gate->watcher)
         start_watcher(gate);
     if (launched)
-        add_work(gate, work, stream);
+        add_work(gate, work, stream); /* once more, if it was joined: it may have been taken for work that has ended */
+    else if (work->joined)
+        outstanding_withdraw(&gate->work, work);
     else if (!gate->work.pace.pieces)
         gate->work.ended = clock_now();
     ring(gate, work->entered, lateness(gate, read_lease(gate, work->entered)));

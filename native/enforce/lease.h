@@ -36,6 +36,7 @@ struct lease_work {
     int64_t estimate;
     int64_t entered; /* when it was admitted */
     int unknown;     /* its kind has not been measured */
+    uint64_t joined; /* not 0: it was counted before the launch (outstanding.h) */
 };
 
 /* Call before work is handed to the driver: waits until it may launch. Every enter is followed by a leave. */
@@ -43,7 +44,7 @@ void lease_enter(unsigned gpu, struct lease_work *work);
 
 /* Call after the work was handed over (`launched`), or the driver refused it (not `launched`). The per-thread default
  * stream is CU_STREAM_PER_THREAD here, never null. */
-void lease_leave(unsigned gpu, const struct lease_work *work, CUstream stream, int launched);
+void lease_leave(unsigned gpu, struct lease_work *work, CUstream stream, int launched);
 
 /* Whether a launch into this stream is captured: it does not run, so it needs no lease. */
 int lease_is_captured(CUstream stream);

@@ -24,11 +24,21 @@ static struct {
     int64_t tried;
 } connection = {.lock = PTHREAD_MUTEX_INITIALIZER, .descriptor = -1};
 
-int64_t clock_now(void)
+static int64_t read_clock(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+int64_t clock_now(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+int64_t clock_coarse(void)
+{
+    return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
 void word_wait(const uint32_t *word, uint32_t value, int64_t deadline)

@@ -123,6 +123,7 @@ static void settle(struct outstanding *all)
 
 static void subtract(struct outstanding *all, const struct batch *batch)
 {
+    __atomic_store_n(&all->removed, all->removed + 1, __ATOMIC_RELAXED);
     all->pace.pieces -= batch->pieces;
     all->pace.unknown -= batch->unknown;
     all->pace.estimate -= batch->estimate;
@@ -168,6 +169,41 @@ static void count_piece(struct batch *batch, const struct lease_work *work)
     batch->of[batch->kinds++].estimate = work->estimate;
 }
 
+static void add_piece(struct outstanding *all, const struct lease_work *work)
+{
+    struct batch *open = &all->open;
+    open->pieces++;
+    open->unknown += (unsigned)work->unknown;
+    open->estimate += work->estimate;
+    all->pace.pieces++;
+    all->pace.unknown += (unsigned)work->unknown;
+    all->pace.estimate += work->estimate;
+    count_piece(open, work);
+}
+
+int outstanding_join(struct outstanding *all, struct lease_work *work, int64_t size)
+{
+    if (!all->open.pieces || all->open.estimate + work->estimate >= size)
+        return 0;
+    work->unknown = 0;
+    work->joined = all->removed + 1;
+    add_piece(all, work);
+    settle(all);
+    return 1;
+}
+
+/* Its kind keeps the count, which matters little in an average. If the batch was closed meanwhile, it ends with it. */
+void outstanding_withdraw(struct outstanding *all, const struct lease_work *work)
+{
+    if (!outstanding_is_joined(all, work) || all->open.pieces < 2 || all->open.estimate < work->estimate)
+        return;
+    all->open.pieces--;
+    all->open.estimate -= work->estimate;
+    all->pace.pieces--;
+    all->pace.estimate -= work->estimate;
+    settle(all);
+}
+
 void outstanding_add(struct outstanding *all, const struct lease_work *work, CUstream stream, int64_t size,
                      enum mark mark)
 {
@@ -178,13 +214,7 @@ void outstanding_add(struct outstanding *all, const struct lease_work *work, CUs
         all->pace.since = work->entered;
     all->pace.latest = work->entered;
     all->ended = 0;
-    open->pieces++;
-    open->unknown += (unsigned)work->unknown;
-    open->estimate += work->estimate;
-    all->pace.pieces++;
-    all->pace.unknown += (unsigned)work->unknown;
-    all->pace.estimate += work->estimate;
-    count_piece(open, work);
+    add_piece(all, work);
     if (open->estimate >= size || open->unknown || mark == MARK_NOW)
         close_batch(all, stream);
     settle(all);

@@ -47,6 +47,7 @@ struct outstanding {
     } spare[SPARE_EVENTS], last;
     unsigned spares;
     uint64_t batches; /* so far */
+    uint64_t removed; /* how often something was removed; also read without the lock */
     struct {
         CUstream stream;
         CUcontext context;
@@ -63,6 +64,17 @@ enum mark {
 /* Add one piece that was launched. A batch that holds `size` nanoseconds of work is large enough. */
 void outstanding_add(struct outstanding *all, const struct lease_work *work, CUstream stream, int64_t size,
                      enum mark mark);
+
+/* Add a piece that is about to be launched, if it needs no event. It is joined until
+ * something is removed: then it may have been taken for work that has ended. Returns whether it was added. */
+int outstanding_join(struct outstanding *all, struct lease_work *work, int64_t size);
+static inline int outstanding_is_joined(const struct outstanding *all, const struct lease_work *work)
+{
+    return work->joined == __atomic_load_n(&all->removed, __ATOMIC_RELAXED) + 1;
+}
+
+/* It was not launched. */
+void outstanding_withdraw(struct outstanding *all, const struct lease_work *work);
 
 /* How thoroughly to look. */
 enum look {

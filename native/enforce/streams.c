@@ -5,12 +5,14 @@
 API cuStreamDestroy_v2(CUstream stream)
 {
     lease_stream_ends(stream);
+    devices_stream_ends(stream);
     return cudaapi_real.cuStreamDestroy_v2(stream);
 }
 
 API cuStreamDestroy(CUstream stream)
 {
     lease_stream_ends(stream);
+    devices_stream_ends(stream);
     return cudaapi_real.cuStreamDestroy(stream);
 }
 

@@ -77,6 +77,7 @@ static void keep_time(struct arbiter *arbiter)
     int64_t now = arbiter_now(), due = LEASE_NEVER;
     if (arbiter->heartbeat_at <= now) {
         beat(arbiter, now);
+        lease_gangs_group(&arbiter->gangs, now);
         arbiter->heartbeat_at = now + LEASE_HEARTBEAT_NS;
     }
     for (int i = 0; i < arbiter->gpu_count; i++) {
@@ -88,6 +89,10 @@ static void keep_time(struct arbiter *arbiter)
         if (lease_gpu_due(&shared->lease) < due)
             due = lease_gpu_due(&shared->lease);
     }
+    lease_gangs_step(&arbiter->gangs, now);
+    int64_t turn = lease_gangs_due(&arbiter->gangs, now);
+    if (turn < due)
+        due = turn;
     if (arbiter->heartbeat_at < due)
         due = arbiter->heartbeat_at;
     if (due >= arbiter->armed)
@@ -153,6 +158,8 @@ struct arbiter *arbiter_start(void)
     pthread_mutexattr_setprotocol(&kind, PTHREAD_PRIO_INHERIT);
     pthread_mutex_init(&arbiter->lock, &kind);
     arbiter->armed = LEASE_NEVER;
+    for (int i = 0; i < MOST_GPUS; i++)
+        arbiter->gangs.gpus[i] = &arbiter->gpus[i].lease;
     arbiter->timer.descriptor = arbiter->bell.descriptor = -1;
     arbiter->epoll = epoll_create1(EPOLL_CLOEXEC);
     int problem = 0;
@@ -249,8 +256,8 @@ int arbiter_read(struct arbiter *arbiter, int number, struct arbiter_account acc
     pthread_mutex_lock(&arbiter->lock);
     struct tenant *tenant = find(arbiter, number);
     for (unsigned i = 0; tenant && i < tenant->gpu_count; i++) {
-        struct lease_gpu *gpu = &tenant->gpus[i]->lease;
-        int who = tenant->entries[i];
+        struct lease_gpu *gpu = tenant_gpu(arbiter, tenant, i);
+        int who = tenant->span.entries[i];
         struct lease_account *account = &gpu->accounts.of[who];
         lease_gpu_settle(gpu, arbiter_now());
         accounts[i] = (struct arbiter_account){.charged = account->charged,

@@ -165,12 +165,17 @@ static enum pace_decision within(const struct pace *pace, int64_t now, int64_t l
     return PACE_FULL;
 }
 
+int pace_fits_alone(const struct pace *pace, int64_t estimate)
+{
+    return pace->pieces < 2 || pace->estimate - pace->oldest + estimate <= BOUND_ALONE;
+}
+
 /* No other tenant waits. The program must not be slowed down: only what it queues behind the running batch is bounded,
  * because a tenant that arrives would wait for it. */
 static enum pace_decision alone(const struct pace *pace, int64_t now, int64_t estimate, int64_t *when)
 {
     int64_t running = pace->since + pace->oldest - now;
-    if (pace->pieces < 2 || pace->estimate - pace->oldest + estimate <= BOUND_ALONE)
+    if (pace_fits_alone(pace, estimate))
         return PACE_GO;
     *when = now + most(STEP, running >= 0 ? running : -running / 8);
     return PACE_FULL;

@@ -76,7 +76,10 @@ enum pace_decision {
 enum pace_decision pace_gate(struct pace *pace, int64_t now, int64_t until, unsigned flags, int64_t estimate,
                              int64_t *when);
 
-/* The same without an arbiter, in the time slot [start, start + length) of each frame. PACE_GO takes credit. */
+/* Whether a piece may be launched while no other tenant waits, whatever the time in the lease. */
+int pace_fits_alone(const struct pace *pace, int64_t estimate);
+
+/* As `pace_gate` without an arbiter, in the time slot [start, start + length) of each frame. PACE_GO takes credit. */
 enum pace_decision pace_slot(struct pace *pace, int64_t now, uint32_t start_us, uint32_t length_us, int64_t estimate,
                              int64_t *when);
 

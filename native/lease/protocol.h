@@ -32,6 +32,7 @@ struct lease_message {
 enum lease_flags {
     LEASE_BESIDE_HIGHER = 1, /* a higher priority is present, or the lease is borrowed: one piece of work at a time */
     LEASE_CONTENDED = 2,     /* others wait */
+    LEASE_TOGETHER = 4,      /* the tenant's GPUs are leased together: gaps on one of them are not lent */
 };
 
 #define LEASE_FRAME_NS (INT64_C(1000) * MG_FRAME_US)

@@ -98,18 +98,26 @@ void gpus_wake(struct arbiter *arbiter)
 
 /* ---- tenants ---- */
 
-static void detach(struct tenant *tenant, unsigned index, int64_t now)
+struct lease_gpu *tenant_gpu(struct arbiter *arbiter, const struct tenant *tenant, unsigned index)
 {
-    struct shared_gpu *shared = tenant->gpus[index];
-    if (!shared)
+    return tenant->span.gpus[index] < 0 ? NULL : &arbiter->gpus[tenant->span.gpus[index]].lease;
+}
+
+static void detach(struct arbiter *arbiter, struct tenant *tenant, unsigned index, int64_t now)
+{
+    int at = tenant->span.gpus[index], entry = tenant->span.entries[index];
+    struct lease_gpu *gpu = tenant_gpu(arbiter, tenant, index);
+    if (!gpu)
         return;
     for (struct connection *each = tenant->connections; each; each = each->next)
-        lease_gpu_leave(&shared->lease, tenant->entries[index], &each->processes[index], now);
-    lease_gpu_remove(&shared->lease, tenant->entries[index], now);
-    shared->lease.wake &= ~(UINT64_C(1) << tenant->entries[index]);
+        lease_gpu_leave(gpu, entry, &each->processes[index], now);
+    lease_gpu_remove(gpu, entry, now);
+    gpu->wake &= ~(UINT64_C(1) << entry);
     syscall(SYS_futex, (uint32_t *)&tenant->page->gpus[index].lease_generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    shared->tenants--;
-    tenant->gpus[index] = NULL;
+    arbiter->gpus[at].tenants--;
+    tenant->span.gpus[index] = -1;
+    tenant->span.holds &= ~(UINT64_C(1) << at);
+    lease_gangs_group(&arbiter->gangs, now);
 }
 
 static int attach(struct arbiter *arbiter, struct tenant *tenant, unsigned index, const char *uuid)
@@ -119,8 +127,8 @@ static int attach(struct arbiter *arbiter, struct tenant *tenant, unsigned index
     if (entry < 0)
         return -ENOSPC;
     shared->tenants++;
-    tenant->gpus[index] = shared;
-    tenant->entries[index] = entry;
+    tenant->span.gpus[index] = (int)(shared - arbiter->gpus);
+    tenant->span.entries[index] = entry;
     for (struct connection *each = tenant->connections; each; each = each->next)
         lease_gpu_join(&shared->lease, entry, &each->processes[index]);
     return 0;
@@ -134,15 +142,15 @@ int tenant_configure(struct arbiter *arbiter, struct tenant *tenant, int64_t now
     tenant->sequence = copy.sequence;
     for (unsigned i = 0; i < MG_PAGE_GPUS; i++) {
         const struct mg_gpu_limits *wanted = &copy.gpus[i];
-        struct shared_gpu *shared = tenant->gpus[i];
-        int same = shared && i < copy.gpu_count && strncmp(shared->uuid, wanted->uuid, MG_UUID_SIZE) == 0;
+        int at = tenant->span.gpus[i];
+        int same = at >= 0 && i < copy.gpu_count && strncmp(arbiter->gpus[at].uuid, wanted->uuid, MG_UUID_SIZE) == 0;
         if (!same)
-            detach(tenant, i, now);
+            detach(arbiter, tenant, i, now);
         if (i >= copy.gpu_count)
             continue;
         if (!same && attach(arbiter, tenant, i, wanted->uuid))
             return -ENOSPC;
-        lease_gpu_configure(&tenant->gpus[i]->lease, tenant->entries[i], (int)wanted->policy, wanted->milli,
+        lease_gpu_configure(tenant_gpu(arbiter, tenant, i), tenant->span.entries[i], (int)wanted->policy, wanted->milli,
                             wanted->limit, copy.priority, now);
     }
     tenant->gpu_count = copy.gpu_count;
@@ -152,9 +160,11 @@ int tenant_configure(struct arbiter *arbiter, struct tenant *tenant, int64_t now
 void connection_close(struct arbiter *arbiter, struct connection *connection, int64_t now)
 {
     struct tenant *tenant = connection->tenant;
-    for (unsigned i = 0; i < tenant->gpu_count; i++)
-        if (tenant->gpus[i])
-            lease_gpu_leave(&tenant->gpus[i]->lease, tenant->entries[i], &connection->processes[i], now);
+    for (unsigned i = 0; i < tenant->gpu_count; i++) {
+        struct lease_gpu *gpu = tenant_gpu(arbiter, tenant, i);
+        if (gpu)
+            lease_gpu_leave(gpu, tenant->span.entries[i], &connection->processes[i], now);
+    }
     *connection->at = connection->next;
     if (connection->next)
         connection->next->at = connection->at;
@@ -167,7 +177,8 @@ void tenant_drop(struct arbiter *arbiter, struct tenant *tenant, int64_t now)
     while (tenant->connections)
         connection_close(arbiter, tenant->connections, now);
     for (unsigned i = 0; i < MG_PAGE_GPUS; i++)
-        detach(tenant, i, now);
+        detach(arbiter, tenant, i, now);
+    lease_gangs_remove(&arbiter->gangs, &tenant->span);
     munmap(tenant->page, MG_LIMITS_SIZE);
     source_bury(arbiter, &tenant->source);
 }
@@ -217,6 +228,9 @@ struct tenant *tenant_open(struct arbiter *arbiter, const char *path)
         tenant->page = map_page(folder);
         if (tenant->page && source_watch(arbiter, &tenant->source, SOURCE_LISTENER, open_socket(folder)) == 0) {
             close(folder);
+            for (unsigned i = 0; i < MG_PAGE_GPUS; i++)
+                tenant->span.gpus[i] = -1;
+            lease_gangs_add(&arbiter->gangs, &tenant->span);
             return tenant;
         }
     }
@@ -254,9 +268,11 @@ void tenant_accept(struct arbiter *arbiter, struct tenant *tenant)
             connection->next->at = &connection->next;
         tenant->connections = connection;
         tenant->connection_count++;
-        for (unsigned i = 0; i < tenant->gpu_count; i++)
-            if (tenant->gpus[i])
-                lease_gpu_join(&tenant->gpus[i]->lease, tenant->entries[i], &connection->processes[i]);
+        for (unsigned i = 0; i < tenant->gpu_count; i++) {
+            struct lease_gpu *gpu = tenant_gpu(arbiter, tenant, i);
+            if (gpu)
+                lease_gpu_join(gpu, tenant->span.entries[i], &connection->processes[i]);
+        }
     }
 }
 
@@ -267,10 +283,10 @@ int connection_hear(struct arbiter *arbiter, struct connection *connection, int6
     ssize_t size = recv(connection->source.descriptor, &message, sizeof message, MSG_TRUNC);
     if (size < 0)
         return errno == EAGAIN || errno == EINTR ? 1 : -1;
-    if (size != sizeof message || message.gpu >= tenant->gpu_count || !tenant->gpus[message.gpu])
+    if (size != sizeof message || message.gpu >= tenant->gpu_count || tenant->span.gpus[message.gpu] < 0)
         return -1;
     arbiter->messages++;
-    lease_gpu_say(&tenant->gpus[message.gpu]->lease, tenant->entries[message.gpu], &connection->processes[message.gpu],
-                  &message, now);
+    lease_gpu_say(tenant_gpu(arbiter, tenant, message.gpu), tenant->span.entries[message.gpu],
+                  &connection->processes[message.gpu], &message, now);
     return 0;
 }

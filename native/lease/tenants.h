@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 #include "arbiter.h"
-#include "turns.h"
+#include "gangs.h"
 
 /* A machine with 16 GPUs, each shared by LEASE_TENANTS tenants. */
-enum { MOST_GPUS = 64, MOST_TENANTS = 1024 };
+enum { MOST_GPUS = GANGS_GPUS, MOST_TENANTS = 1024 };
 /* One connection per process; a usage page has 512 process slots. */
 enum { MOST_CONNECTIONS = 512 };
 /* Messages of one process between two heartbeats: ten times what the busiest normal process sends. */
@@ -45,8 +45,7 @@ struct tenant {
     struct mg_limits_page *page;
     uint32_t sequence; /* of the configuration in force */
     unsigned gpu_count;
-    struct shared_gpu *gpus[MG_PAGE_GPUS];
-    int entries[MG_PAGE_GPUS]; /* its number on each GPU */
+    struct lease_span span; /* its GPUs, and its number on each */
     struct connection *connections;
     unsigned connection_count;
 };
@@ -61,6 +60,7 @@ struct arbiter {
     uint64_t messages;
     int gpu_count; /* entries from here on were never used */
     struct shared_gpu gpus[MOST_GPUS];
+    struct lease_gangs gangs;
     struct tenant *tenants[MOST_TENANTS];
     int next_number;
     struct source *closed;
@@ -85,6 +85,9 @@ void tenant_accept(struct arbiter *arbiter, struct tenant *tenant);
 /* 0: one message handled. 1: no message. -1: the connection is closed or sent an invalid message. */
 int connection_hear(struct arbiter *arbiter, struct connection *connection, int64_t now);
 void connection_close(struct arbiter *arbiter, struct connection *connection, int64_t now);
+
+/* A GPU of a tenant, by its index in the page; null if the tenant has no such GPU. */
+struct lease_gpu *tenant_gpu(struct arbiter *arbiter, const struct tenant *tenant, unsigned index);
 
 /* Wake the tenants whose lease words have changed. */
 void gpus_wake(struct arbiter *arbiter);

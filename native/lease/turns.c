@@ -1,4 +1,5 @@
 #include "turns.h"
+#include "gangs.h"
 #include "meter.h"
 #include "pace.h"
 
@@ -79,9 +80,11 @@ static void show_flags(struct lease_gpu *gpu)
         if (!gpu->accounts.of[i].used)
             continue;
         uint32_t flags = beside_higher(gpu, i) ? LEASE_BESIDE_HIGHER : 0;
-        if (i == gpu->holder && gpu->lender >= 0)
+        if (i == gpu->holder && (gpu->lender >= 0 || gpu->catches_up))
             flags |= LEASE_BESIDE_HIGHER;
-        if (others_wait(gpu, i))
+        if (gpu->together)
+            flags |= LEASE_CONTENDED | LEASE_TOGETHER; /* others may wait on another of the GPUs */
+        else if (others_wait(gpu, i))
             flags |= LEASE_CONTENDED;
         __atomic_store_n(&gpu->tenants[i].words->lease_flags, flags, __ATOMIC_RELAXED);
     }
@@ -172,8 +175,9 @@ static int64_t end_turn(struct lease_gpu *gpu, int64_t now)
     return end;
 }
 
-/* End the present turn and start the next one (-1: none). `quiet`: the holder already knows. */
-static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet)
+/* End the present turn and make the next tenant (-1: none) the holder. `quiet`: the holder already knows. Returns when
+ * the next turn begins. */
+static int64_t change_holder(struct lease_gpu *gpu, int next, int64_t now, int quiet)
 {
     int before = gpu->holder;
     int64_t end = before >= 0 && !gpu->parked ? end_turn(gpu, now) : now;
@@ -190,18 +194,25 @@ static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet)
     gpu->holder = next;
     gpu->turn_at = end;
     if (next < 0)
-        return;
+        return end;
     note_return(&gpu->tenants[next], end);
     gpu->late &= ~(UINT64_C(1) << next);
     gpu->tenants[next].left_at = 0;
-    extend(gpu, end + turn_of(gpu, next), now);
+    return end;
+}
+
+static void start_turn(struct lease_gpu *gpu, int next, int64_t now, int quiet)
+{
+    int64_t begins = change_holder(gpu, next, now, quiet);
+    if (next >= 0)
+        extend(gpu, begins + turn_of(gpu, next), now);
 }
 
 static void try_grant(struct lease_gpu *gpu, int64_t now)
 {
     int64_t retry;
     gpu->retry_at = LEASE_NEVER;
-    if (gpu->holder >= 0 && !gpu->parked)
+    if (gpu->together || (gpu->holder >= 0 && !gpu->parked))
         return;
     int next = choose(gpu, now, 0, &retry);
     if (next < 0)
@@ -311,7 +322,7 @@ static void on_demand(struct lease_gpu *gpu, int who, int64_t now)
     int holder = gpu->holder;
     meter_until(gpu, now); /* a new tenant starts where the others are now */
     lease_admit(&gpu->accounts, who, now);
-    if (holder == who)
+    if (holder == who || gpu->together)
         return;
     if (holder < 0 || gpu->parked) {
         try_grant(gpu, now);
@@ -396,6 +407,8 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
     account->suspect = 0;
     meter_silence(gpu, now);
     tenant->spoke_at = now;
+    if (before || !idle)
+        tenant->wanted_at = now;
     lease_touch(account, now, gpu->holder == who && !gpu->parked);
     account->demand = !idle;
     if (!idle && !before)
@@ -409,6 +422,8 @@ static void follow(struct lease_gpu *gpu, int who, unsigned state, int64_t stamp
             meter_ended(gpu, who, stamp, now);
         else if (state == LEASE_ACTIVE && !meter_is_late(gpu, who))
             meter_running_on(gpu, who, now);
+    } else if (gpu->together) {
+        return;
     } else if (gpu->parked) {
         if (!idle)
             on_unpark(gpu, now);
@@ -479,7 +494,7 @@ void lease_gpu_configure(struct lease_gpu *gpu, int who, int policy, unsigned mi
     if (account->used)
         lease_touch(account, now, gpu->holder == who && !gpu->parked);
     lease_configure(account, policy, milli, limit, priority, now);
-    if (gpu->holder == who && !gpu->parked && gpu->until > now + LEASE_QUANTUM) {
+    if (gpu->holder == who && !gpu->parked && !gpu->together && gpu->until > now + LEASE_QUANTUM) {
         meter_until(gpu, now);
         extend(gpu, now + LEASE_QUANTUM, now);
     }
@@ -499,7 +514,7 @@ void lease_gpu_remove(struct lease_gpu *gpu, int who, int64_t now)
     announce(gpu, who, 0);
     if (gpu->holder == who) {
         gpu->holder = gpu->lender = -1;
-        gpu->parked = 0;
+        gpu->parked = gpu->catches_up = 0;
         gpu->decide_at = gpu->silent_at = LEASE_NEVER;
         try_grant(gpu, now);
     }
@@ -528,7 +543,56 @@ void lease_gpu_timer(struct lease_gpu *gpu, int64_t now)
     show_flags(gpu);
 }
 
+/* ---- GPUs that are leased together ---- */
+
+void lease_gpu_begin(struct lease_gpu *gpu, int next, int64_t until, int64_t now)
+{
+    const struct lease_tenant *tenant = &gpu->tenants[gpu->holder < 0 ? 0 : gpu->holder];
+    change_holder(gpu, next, now, tenant->near >= tenant->active && now >= gpu->until);
+    gpu->catches_up = 0;
+    if (next >= 0)
+        lease_gpu_prolong(gpu, until, now);
+}
+
+void lease_gpu_prolong(struct lease_gpu *gpu, int64_t until, int64_t now)
+{
+    meter_until(gpu, now);
+    gpu->until = until;
+    announce(gpu, gpu->holder, until);
+}
+
+void lease_gpu_suspect(struct lease_gpu *gpu)
+{
+    gpu->accounts.of[gpu->holder].suspect = gpu->tenants[gpu->holder].spoke_at < gpu->until;
+}
+
+/* A holder keeps its turn; it ends now, and who is next is decided as on the other GPUs. */
+void lease_gpu_together(struct lease_gpu *gpu, int together, int64_t now)
+{
+    gpu->together = together;
+    gpu->catches_up = 0;
+    gpu->lender = -1;
+    gpu->decide_at = gpu->silent_at = gpu->retry_at = LEASE_NEVER;
+    if (gpu->holder < 0)
+        try_grant(gpu, now);
+    else if (together && gpu->parked)
+        change_holder(gpu, -1, now, 0);
+    else if (together)
+        lease_gpu_prolong(gpu, now, now);
+    else if (gpu->accounts.of[gpu->holder].demand)
+        end_soon(gpu, now, now);
+    else
+        on_handback(gpu, now);
+    show_flags(gpu);
+}
+
+void lease_gpu_show(struct lease_gpu *gpu)
+{
+    show_flags(gpu);
+}
+
 /* For code that mirrors the structures in another language. */
-const uint32_t lease_sizes[] = {sizeof(struct lease_account), sizeof(struct lease_tenant),  sizeof(struct lease_gpu),
-                                sizeof(struct lease_process), sizeof(struct lease_message), sizeof(struct pace),
-                                sizeof(struct pace_estimates)};
+const uint32_t lease_sizes[] = {
+    sizeof(struct lease_account),  sizeof(struct lease_tenant),  sizeof(struct lease_gpu),
+    sizeof(struct lease_process),  sizeof(struct lease_message), sizeof(struct pace),
+    sizeof(struct pace_estimates), sizeof(struct lease_span),    sizeof(struct lease_gangs)};

@@ -23,6 +23,7 @@ struct lease_tenant {
     int64_t ends;           /* when the last of their work will end, as announced with NEAR */
     int64_t left_at;        /* when the work of its last turn was to end; 0: settled */
     int64_t spoke_at;
+    int64_t wanted_at; /* when it last wanted the GPU or had work on it */
     /* Between synchronous calls: how long it usually works before a gap, and how long it waits after lending one. */
     int64_t burst, lent;
     int64_t lent_at; /* when it lent its gap, or 0 */
@@ -34,6 +35,8 @@ struct lease_gpu {
     int holder;          /* the tenant whose turn it is, or -1 */
     int left;            /* the tenant whose turn was before, or -1 */
     int lender;          /* the tenant that lent its turn for the gap between two calls, or -1 */
+    int together;        /* gangs.c decides about turns here, because tenants have work across this GPU and others */
+    int catches_up;      /* the holder's lease is over; it may finish what its work on other GPUs waits for */
     int parked;          /* no tenant wants the GPU; the last holder may use it at once and is charged from then on */
     uint64_t late;       /* tenants whose work runs on after their turn, with an unknown end */
     int64_t turn_at;     /* when the holder's turn began; 0: it had a gap since */
@@ -64,5 +67,17 @@ void lease_gpu_settle(struct lease_gpu *gpu, int64_t now);
 /* When the next timer is due, or LEASE_NEVER; and run the timers that are due. */
 int64_t lease_gpu_due(const struct lease_gpu *gpu);
 void lease_gpu_timer(struct lease_gpu *gpu, int64_t now);
+
+/* ---- for gangs.c: turns on a GPU that is leased together with others ---- */
+
+/* End the present turn and start the next one (-1: none), up to `until`. */
+void lease_gpu_begin(struct lease_gpu *gpu, int next, int64_t until, int64_t now);
+/* Give the holder more or less time. */
+void lease_gpu_prolong(struct lease_gpu *gpu, int64_t until, int64_t now);
+/* The holder kept the GPU past its deadline. */
+void lease_gpu_suspect(struct lease_gpu *gpu);
+/* Lease this GPU together with others, or on its own again. */
+void lease_gpu_together(struct lease_gpu *gpu, int together, int64_t now);
+void lease_gpu_show(struct lease_gpu *gpu);
 
 #endif

@@ -18,12 +18,14 @@
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -127,13 +129,13 @@ static void open_driver(void)
     FUNCTIONS(FIND)
 }
 
-static void open_gpu(void)
+static void open_gpu(int index)
 {
     CUdevice device;
     CUcontext context;
     CUmodule module;
     check(p_cuInit(0), "cuInit");
-    check(p_cuDeviceGet(&device, 0), "cuDeviceGet");
+    check(p_cuDeviceGet(&device, index), "cuDeviceGet");
     check(p_cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
     check(p_cuCtxSetCurrent(context), "cuCtxSetCurrent");
     check(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -227,8 +229,11 @@ static void synchronous(int count, char **values)
     unsigned kernel = nap_ns(option(count, values, "kernel", 1000));
     int64_t gap = option(count, values, "gap", 200) * 1000;
     while (!stopping) {
+        int64_t start = now();
         launch(kernel);
         check(p_cuCtxSynchronize(), "cuCtxSynchronize");
+        if (latency_count < MOST_LATENCIES)
+            latencies[latency_count++] = now() - start;
         sleep_until(now() + gap);
     }
 }
@@ -252,6 +257,51 @@ static void requests(int count, char **values)
         check(p_cuCtxSynchronize(), "cuCtxSynchronize");
         if (latency_count < MOST_LATENCIES)
             latencies[latency_count++] = now() - arrived;
+    }
+}
+
+/* Memory that the processes of a team share; all zero at first. */
+struct team {
+    uint64_t arrived; /* how often a process has ended a step */
+    uint64_t last;    /* the last step, set by the first process */
+};
+
+static struct team *open_team(const char *path)
+{
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *team = MAP_FAILED;
+    if (file >= 0 && ftruncate(file, sizeof(struct team)) == 0)
+        team = mmap(NULL, sizeof(struct team), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (team == MAP_FAILED)
+        check(CUDA_ERROR_FILE_NOT_FOUND, path);
+    return team;
+}
+
+/* Wait until all processes of the team have ended their step. A sleep is short next to a step. */
+static void meet(struct team *team, uint64_t members, uint64_t step)
+{
+    __atomic_add_fetch(&team->arrived, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&team->arrived, __ATOMIC_ACQUIRE) < members * step)
+        sleep_until(now() + 20000);
+}
+
+/* One process of a program on several GPUs: in each step its kernels, and then it waits for the others. */
+static void steps(int count, char **values)
+{
+    unsigned kernel = nap_ns(option(count, values, "kernel", 1000));
+    long kernels = option(count, values, "count", 10), members = option(count, values, "members", 1);
+    int is_first = option(count, values, "gpu", 0) == 0;
+    struct team *team = open_team(values[2]);
+    for (uint64_t step = 1; !team->last || step <= __atomic_load_n(&team->last, __ATOMIC_ACQUIRE); step++) {
+        int64_t start = now();
+        if (is_first && stopping && !team->last)
+            __atomic_store_n(&team->last, step, __ATOMIC_RELEASE);
+        for (long i = 0; i < kernels; i++)
+            launch(kernel);
+        check(p_cuCtxSynchronize(), "cuCtxSynchronize");
+        meet(team, (uint64_t)members, step);
+        if (latency_count < MOST_LATENCIES)
+            latencies[latency_count++] = now() - start;
     }
 }
 
@@ -371,14 +421,15 @@ static void report(double seconds)
 int main(int count, char **values)
 {
     if (count < 2) {
-        fprintf(stderr, "usage: milligpu-load train|sync|requests|launches|calibrate|work|slices [key=value…]\n");
+        fprintf(stderr,
+                "usage: milligpu-load train|sync|requests|steps FILE|launches|calibrate|work|slices [key=value…]\n");
         return 2;
     }
     pthread_t watcher;
     char line[16];
     prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
     open_driver();
-    open_gpu();
+    open_gpu((int)option(count, values, "gpu", 0));
     launch_nothing(stream);
     check(p_cuCtxSynchronize(), "cuCtxSynchronize");
     printf("ready\n");
@@ -393,6 +444,8 @@ int main(int count, char **values)
         synchronous(count, values);
     else if (!strcmp(values[1], "requests"))
         requests(count, values);
+    else if (!strcmp(values[1], "steps") && count > 2)
+        steps(count, values);
     else if (!strcmp(values[1], "launches"))
         time_launches(count, values);
     else if (!strcmp(values[1], "calibrate"))

@@ -7,12 +7,12 @@ real one forwards every other function to it.
 from vendorapi.complete import head, refuse_unknown
 from vendorapi.header import Function
 
-from nvmlapi.header import ERROR_STRING, HEADER, PREAMBLE, Api
+from nvmlapi.header import ERROR_STRING, EXPORT_TABLE, HEADER, PREAMBLE, Api
 
 
 def source(api: Api, implemented: set[str], wrap: bool) -> str:
     """Return the C file that completes the library."""
-    refuse_unknown(implemented, {*api.functions, ERROR_STRING}, HEADER)
+    refuse_unknown(implemented, {*api.functions, ERROR_STRING, EXPORT_TABLE}, HEADER)
     body = _passage if wrap else _stub
     rest = [body(function) for name, function in api.functions.items() if name not in implemented]
     return "\n".join([head("nvmlapi", PREAMBLE), *rest, ""])

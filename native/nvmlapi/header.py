@@ -15,6 +15,9 @@ PREAMBLE = "#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include <nvml.h>\n"
 # The function that returns text; every library implements it by hand.
 ERROR_STRING = "nvmlErrorString"
 
+# Not in the header; nvidia-smi asks the driver's library for it.
+EXPORT_TABLE = "nvmlInternalGetExportTable"
+
 _RELEASE = re.compile(r"#define NVML_API_VERSION\s+(\d+)")
 
 

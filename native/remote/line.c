@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/crypto.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -152,6 +153,17 @@ static unsigned server_key(SSL *tls, const char *identity, unsigned char *key, u
     return KEY_SIZE;
 }
 
+/* Trusts certificates of this CA, and of no other. */
+static int trust(SSL_CTX *context, const char *authority)
+{
+    BIO *text = BIO_new_mem_buf(authority, -1);
+    X509 *certificate = text ? PEM_read_bio_X509(text, NULL, NULL, NULL) : NULL;
+    int good = certificate && X509_STORE_add_cert(SSL_CTX_get_cert_store(context), certificate) == 1;
+    X509_free(certificate);
+    BIO_free(text);
+    return good;
+}
+
 static SSL *new_tls(struct line *line, int server)
 {
     /* The image's openssl.cnf must not change what we use, and the program may end while our threads run. */
@@ -165,7 +177,13 @@ static SSL *new_tls(struct line *line, int server)
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     if (server)
         SSL_CTX_set_psk_server_callback(context, server_key);
-    else {
+    else if (line->security.authority) {
+        if (!trust(context, line->security.authority)) {
+            SSL_CTX_free(context);
+            return NULL;
+        }
+        SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+    } else {
         SSL_CTX_set_psk_client_callback(context, client_key);
         /* Without the key there is no connection: no certificate is ever accepted in its place. */
         SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
@@ -192,6 +210,8 @@ static int shake_hands(struct line *line, int server)
         int done = SSL_do_handshake(line->tls), why = SSL_get_error(line->tls, done);
         if (drain(line))
             return -1;
+        if (done == 1 && line->security.authority)
+            return SSL_get_verify_result(line->tls) == X509_V_OK && SSL_get0_peer_certificate(line->tls) ? 0 : -1;
         if (done == 1)
             return SSL_session_reused(line->tls) ? 0 : -1; /* by the key, and by nothing else */
         if (why != SSL_ERROR_WANT_READ || fill(line) <= 0)
@@ -210,14 +230,21 @@ struct line *line_open(int descriptor, const struct line_security *security, int
     pthread_mutex_init(&line->lock, NULL);
     setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    if (security->session && shake_hands(line, server)) {
-        if (line->tls)
-            SSL_free(line->tls);
-        close(descriptor);
-        free(line);
+    if ((security->session || security->authority) && shake_hands(line, server)) {
+        line_close(line);
         return NULL;
     }
     return line;
+}
+
+void line_close(struct line *line)
+{
+    if (line->tls)
+        SSL_free(line->tls);
+    if (line->ring)
+        BIO_free(line->ring);
+    close(line->descriptor);
+    free(line);
 }
 
 static int send_encrypted(struct line *line, const char *from, size_t size)

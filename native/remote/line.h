@@ -9,8 +9,9 @@
 struct line;
 
 struct line_security {
-    const char *session;      /* the identity of the key; NULL: no TLS */
+    const char *session;      /* the identity of the key; NULL: no TLS, unless there is an authority */
     const unsigned char *key; /* KEY_SIZE bytes */
+    const char *authority;    /* instead of a key: the CA, in PEM, that signed the server's certificate */
 };
 
 enum { LINE_CLOSED = 0, LINE_ERROR = -1, LINE_TIMEOUT = -2 };
@@ -21,3 +22,4 @@ int line_send(struct line *line, const struct iovec *parts, int count); /* all o
 long line_receive(struct line *line, void *to, size_t room);            /* at least a byte, or one of the above */
 void line_set_timeout(int descriptor, int milliseconds);
 int line_descriptor(const struct line *line);
+void line_close(struct line *line);

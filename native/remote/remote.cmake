@@ -43,16 +43,17 @@ function(remote_library name)
   target_compile_definitions(${name}-objects PRIVATE __CUDA_API_VERSION_INTERNAL=1)
   target_link_libraries(${name} PRIVATE OpenSSL::SSL OpenSSL::Crypto)
   target_link_options(${name} PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,nodelete)
+  link_old_libc(${name} oldlibc/newer.c)
 endfunction()
 
 cuda_library(remote
-  ${REMOTE}/remote-client.c remote/line.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
+  ${REMOTE}/remote-client.c remote/line.c remote/client/attach.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
   remote/client/facts.c remote/client/functions.c remote/client/hello.c remote/client/host.c remote/client/jit.c remote/client/landings.c
   remote/client/lanes.c remote/client/launch.c
   remote/client/link.c remote/client/memory.c remote/client/modules.c remote/client/ranges.c remote/client/slabs.c
   remote/client/wait.c)
 remote_library(remote)
-nvml_library(remote-nvml remote ${REMOTE}/remote-nvml.c remote/line.c remote/client/counts.c remote/client/hello.c
+nvml_library(remote-nvml remote ${REMOTE}/remote-nvml.c remote/line.c remote/client/attach.c remote/client/counts.c remote/client/hello.c
   remote/client/landings.c remote/client/lanes.c remote/client/link.c remote/nvml/start.c)
 remote_library(remote-nvml)
 install(FILES ${REMOTE}/remote-coverage.json DESTINATION ${MILLIGPU_NATIVE_DIR}/remote RENAME functions.json)
@@ -65,3 +66,36 @@ remote_target(milligpu-worker)
 target_compile_definitions(milligpu-worker PRIVATE __CUDA_API_VERSION_INTERNAL=1)
 target_link_libraries(milligpu-worker PRIVATE OpenSSL::SSL OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
 install(TARGETS milligpu-worker RUNTIME DESTINATION ${MILLIGPU_NATIVE_DIR})
+
+# Both decoders as programs that feed themselves random frames; only of use with the sanitizers.
+if(MILLIGPU_SANITIZE)
+  add_custom_command(
+    OUTPUT ${REMOTE}/fuzz-driver.c
+    COMMAND ${Python_EXECUTABLE} remote/fuzz/driver.py ${REMOTE}/remote_real.h ${REMOTE}/fuzz-driver.c
+    DEPENDS remote/fuzz/driver.py ${REMOTE}/remote_real.h
+    WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
+  add_executable(milligpu-fuzz-worker
+    remote/fuzz/worker.c ${REMOTE}/fuzz-driver.c ${REMOTE}/remote-worker.c remote/worker/copies.c remote/worker/handles.c
+    remote/worker/host.c remote/worker/launch.c remote/worker/modules.c remote/worker/request.c remote/worker/welcome.c)
+  add_executable(milligpu-fuzz-client
+    remote/fuzz/client.c ${REMOTE}/remote-client.c ${CMAKE_CURRENT_BINARY_DIR}/remote-rest.c cudaapi/find.c
+    remote/client/attach.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
+    remote/client/facts.c remote/client/functions.c remote/client/hello.c remote/client/host.c remote/client/jit.c
+    remote/client/landings.c remote/client/lanes.c remote/client/launch.c remote/client/memory.c
+    remote/client/modules.c remote/client/ranges.c remote/client/slabs.c remote/client/wait.c)
+  add_dependencies(milligpu-fuzz-client remote)
+  foreach(program milligpu-fuzz-worker milligpu-fuzz-client)
+    remote_target(${program})
+    target_include_directories(${program} PRIVATE remote/fuzz ${CMAKE_CURRENT_BINARY_DIR})
+    target_compile_definitions(${program} PRIVATE __CUDA_API_VERSION_INTERNAL=1)
+    target_link_libraries(${program} PRIVATE OpenSSL::SSL OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS} m)
+    install(TARGETS ${program} RUNTIME DESTINATION ${MILLIGPU_NATIVE_DIR})
+  endforeach()
+endif()
+
+# The image milligpu-client has nothing but this program and the client libraries.
+add_executable(milligpu-client remote/copy/main.c)
+if(NOT MILLIGPU_SANITIZE)
+  target_link_options(milligpu-client PRIVATE -static)
+endif()
+install(TARGETS milligpu-client RUNTIME DESTINATION ${MILLIGPU_NATIVE_DIR})

@@ -41,6 +41,7 @@ struct wire_preamble {
     char session[SESSION_SIZE];
 };
 #define PREAMBLE_MAGIC "mgpu-wrk"
+#define CONTROL_MAGIC "mgpu-ctl" /* instead: what follows is TLS with the server itself, and its messages */
 
 /* The body of the first message. The key proves that the server granted this session. */
 struct wire_hello {

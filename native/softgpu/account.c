@@ -46,3 +46,14 @@ void account_copy(struct context *context, size_t in, size_t out, uint64_t nanos
     __atomic_fetch_add(&slot->bytes_out, out, __ATOMIC_RELAXED);
     __atomic_fetch_add(&slot->copy_busy, nanoseconds, __ATOMIC_RELAXED);
 }
+
+void account_transfer(struct context *context, const void *to, const void *from, size_t bytes, uint64_t nanoseconds)
+{
+    struct card *into = memory_card(to), *out_of = memory_card(from);
+    bool peers = into && out_of && into != out_of;
+    if (peers) {
+        __atomic_fetch_add(&into->activity->peer_in, bytes, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&out_of->activity->peer_out, bytes, __ATOMIC_RELAXED);
+    }
+    account_copy(context, into && !out_of ? bytes : 0, out_of && !into ? bytes : 0, nanoseconds);
+}

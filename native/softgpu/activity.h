@@ -51,12 +51,14 @@ struct activity_page {
         pthread_mutex_t lock; /* robust: a client may die while it holds it */
         char room[64];
     };
+    uint64_t peer_in, peer_out; /* bytes from and to other GPUs, of all contexts */
     _Alignas(64) struct activity_slot slot[ACTIVITY_SLOTS];
 };
 _Static_assert(sizeof(struct activity_job) == 24, "mirrors activity.py");
 _Static_assert(sizeof(struct activity_slot) == 72 + 24 * ACTIVITY_JOBS, "mirrors activity.py");
 _Static_assert(offsetof(struct activity_page, speed) == 16, "mirrors activity.py");
 _Static_assert(offsetof(struct activity_page, faults) == 96, "mirrors activity.py");
+_Static_assert(offsetof(struct activity_page, peer_in) == 168, "mirrors activity.py");
 _Static_assert(offsetof(struct activity_page, slot) == 192, "mirrors activity.py");
 
 /* ---- timeline.c ---- */

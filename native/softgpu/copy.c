@@ -36,7 +36,7 @@ static CUresult copy_now(uintptr_t to, bool to_device, uintptr_t from, bool from
     }
     uint64_t start = now_nanoseconds();
     memmove((void *)to, (const void *)from, size);
-    account_copy(stream->context, to_device ? size : 0, from_device ? size : 0, now_nanoseconds() - start);
+    account_transfer(stream->context, (void *)to, (const void *)from, size, now_nanoseconds() - start);
     return CUDA_SUCCESS;
 }
 

@@ -105,10 +105,15 @@ bool memory_leave(uintptr_t start)
     return first;
 }
 
-bool memory_on_card(const void *address, const struct card *card)
+struct card *memory_card(const void *address)
 {
     struct allocation found;
-    return memory_find((uintptr_t)address, &found) && !memory_on_host(&found) && found.context->card == card;
+    return memory_find((uintptr_t)address, &found) && !memory_on_host(&found) ? found.context->card : 0;
+}
+
+bool memory_on_card(const void *address, const struct card *card)
+{
+    return memory_card(address) == card;
 }
 
 bool memory_holds(uintptr_t address, size_t size)

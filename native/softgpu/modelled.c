@@ -233,14 +233,15 @@ static void finish(struct stream *stream, struct work *work, uint64_t end)
 }
 
 /* Occupy the copy engine from `ready` on and wait for the time that it needs; returns when it has finished. */
-static uint64_t pass_copy(struct context *context, uint64_t ready, size_t in, size_t out)
+static uint64_t pass_copy(struct context *context, uint64_t ready, const struct work *work)
 {
     struct activity_page *page = context->card->activity;
-    uint64_t duration = scaled(context, pace_host(&context->card->device, in + out));
+    size_t bytes = work->copy.rows * work->copy.width;
+    uint64_t duration = scaled(context, pace_host(&context->card->device, bytes));
     activity_lock(page);
     uint64_t end = timeline_copy(page, context->slot, ready, duration);
     activity_unlock(page);
-    account_copy(context, in, out, 0);
+    account_transfer(context, work->copy.to, work->copy.from, bytes, 0);
     struct timespec until = {(time_t)(end / 1000000000u), (long)(end % 1000000000u)};
     int slack = prctl(PR_GET_TIMERSLACK);
     prctl(PR_SET_TIMERSLACK, 1);
@@ -252,12 +253,10 @@ static uint64_t pass_copy(struct context *context, uint64_t ready, size_t in, si
 static void copy(struct stream *stream, struct work *work)
 {
     struct tally unused;
-    size_t bytes = work->copy.rows * work->copy.width;
-    bool in = memory_on_card(work->copy.to, stream->context->card);
     settle(stream, work);
     uint64_t ready = later(work->submitted, stream->floor);
     work_run(stream, work, &unused);
-    finish(stream, work, pass_copy(stream->context, ready, in ? bytes : 0, in ? 0 : bytes));
+    finish(stream, work, pass_copy(stream->context, ready, work));
 }
 
 static void engine_work(struct stream *stream, struct work *work)

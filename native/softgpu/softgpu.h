@@ -120,6 +120,8 @@ unsigned long long next_id(void);
 uint64_t account_begin(struct context *context);
 void account_end(struct context *context, uint64_t began);
 void account_copy(struct context *context, size_t in, size_t out, uint64_t nanoseconds);
+/* Count a copy: between GPUs on both of them, else between the host and the context's GPU. */
+void account_transfer(struct context *context, const void *to, const void *from, size_t bytes, uint64_t nanoseconds);
 
 /* ---- streams: ordered queues, each with a worker thread ---- */
 enum work_kind { WORK_GRID, WORK_COPY, WORK_FILL, WORK_HOST, WORK_CALLBACK, WORK_MARK, WORK_WAIT, WORK_FREE };
@@ -289,6 +291,7 @@ bool memory_overlaps(uintptr_t start, size_t size);
 void memory_flags(uintptr_t start, unsigned flags);
 bool memory_leave(uintptr_t start);                                /* false if it is already queued to be freed */
 bool memory_on_card(const void *address, const struct card *card); /* device memory of this GPU */
+struct card *memory_card(const void *address);                     /* null for host memory */
 bool memory_holds(uintptr_t address, size_t size);
 CUresult memory_adopt(struct context *context, void *start, size_t size, enum memory_kind kind);
 void memory_forget(void *start);

@@ -51,11 +51,10 @@ static void copy_host(struct stream *stream, struct work *work)
 {
     struct context *context = stream->context;
     struct tally unused;
-    bool in = memory_on_card(work->copy.to, context->card), out = memory_on_card(work->copy.from, context->card);
     size_t bytes = work->copy.rows * work->copy.width;
     uint64_t start = now_nanoseconds();
     work_run(stream, work, &unused);
-    account_copy(context, in ? bytes : 0, out ? bytes : 0, now_nanoseconds() - start);
+    account_transfer(context, work->copy.to, work->copy.from, bytes, now_nanoseconds() - start);
 }
 
 /* Work that is not for the engine. */

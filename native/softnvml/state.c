@@ -43,16 +43,16 @@ API nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates)
     return NVML_SUCCESS;
 }
 
-#define UNUSED_ENGINE(function)                                                                                        \
+#define VIDEO_ENGINE(function, percent)                                                                                \
     API function(nvmlDevice_t device, unsigned *utilization, unsigned *period)                                         \
     {                                                                                                                  \
         LOOK(device, utilization && period ? utilization : 0);                                                         \
-        *utilization = 0;                                                                                              \
+        *utilization = percent;                                                                                        \
         *period = 1000000;                                                                                             \
         return NVML_SUCCESS;                                                                                           \
     }
-UNUSED_ENGINE(nvmlDeviceGetEncoderUtilization)
-UNUSED_ENGINE(nvmlDeviceGetDecoderUtilization)
+VIDEO_ENGINE(nvmlDeviceGetEncoderUtilization, reading.encoder)
+VIDEO_ENGINE(nvmlDeviceGetDecoderUtilization, reading.decoder)
 
 API nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned *value)
 {
@@ -60,7 +60,7 @@ API nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t count
     *value = counter == NVML_PCIE_UTIL_TX_BYTES ? reading.pcie_sent : reading.pcie_received;
     return NVML_SUCCESS;
 }
-GETTER(nvmlDeviceGetPcieReplayCounter, unsigned, 0)
+GETTER(nvmlDeviceGetPcieReplayCounter, unsigned, reading.replays)
 /* An idle GPU reduces its link speed. */
 GETTER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, reading.performance_state ? 1 : card->facts.pcie_generation)
 

@@ -36,20 +36,23 @@ _Static_assert(sizeof(struct watch_facts) == 440, "mirrors nvml_wire.py");
 
 /* The current state. */
 struct watch_reading {
-    uint64_t microseconds;                      /* since 1970 */
-    uint64_t used;                              /* bytes */
-    uint64_t energy;                            /* mJ */
-    uint64_t reasons;                           /* why clocks are below their maximum, as NVML's bits */
-    uint64_t ecc_volatile[2], ecc_aggregate[2]; /* corrected, uncorrected */
-    uint64_t slowed_power, slowed_thermal;      /* ns */
-    uint32_t utilization, memory_utilization;   /* percent of the last second */
+    uint64_t microseconds;                               /* since 1970 */
+    uint64_t used;                                       /* bytes */
+    uint64_t energy;                                     /* mJ */
+    uint64_t reasons;                                    /* why clocks are below their maximum, as NVML's bits */
+    uint64_t ecc_volatile[2], ecc_aggregate[2];          /* corrected, uncorrected */
+    uint64_t slowed_power, slowed_thermal, slowed_brake; /* ns */
+    uint64_t pcie_total[2], link_total[2];               /* bytes sent, received */
+    uint32_t utilization, memory_utilization;            /* percent of the last second */
     uint32_t temperature, power, power_limit;
     uint32_t clock_graphics, clock_memory, clock_video, performance_state;
     uint32_t pcie_sent, pcie_received; /* KB/s */
     uint32_t persistence, accounting;
-    uint32_t recovery; /* NVML's recovery action for the GPU */
+    uint32_t recovery;                   /* NVML's recovery action for the GPU */
+    uint32_t replays;                    /* of the PCIe link */
+    uint32_t encoder, decoder, reserved; /* percent */
 };
-_Static_assert(sizeof(struct watch_reading) == 136, "mirrors nvml_wire.py");
+_Static_assert(sizeof(struct watch_reading) == 192, "mirrors nvml_wire.py");
 
 struct watch_process {
     uint32_t pid, reserved;

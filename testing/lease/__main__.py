@@ -6,6 +6,7 @@ from functools import partial
 from testing.lease.cases import CASES, LATENCY_ALONE, LATENCY_SHARED, Case, Outcome, PolicyMaker, run
 from testing.lease.clients import Requests
 from testing.lease.clock import MS
+from testing.lease.collectives import times_ideal
 from testing.lease.lease import Lease
 from testing.lease.peers import BLOCKS, Free, Gemini, Hami
 
@@ -17,6 +18,8 @@ POLICIES: dict[str, PolicyMaker] = {
 }
 """Policies by name: each decides which process may launch when."""
 ALL = (*CASES, LATENCY_ALONE, LATENCY_SHARED)
+COLLECTIVES = {f"collectives-{gpus}": gpus for gpus in (2, 4, 8)}
+"""Tenants with collectives across so many GPUs."""
 
 
 def measure(case: Case, policy: PolicyMaker, seconds: int) -> str:
@@ -46,22 +49,39 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=int, default=22, help="Virtual seconds per case; the first 2 are not measured."
     )
-    parser.add_argument("--cases", nargs="+", choices=[case.name for case in ALL], metavar="NAME")
+    names = [*(case.name for case in ALL), *COLLECTIVES]
+    parser.add_argument("--cases", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument(
         "--blocks", type=int, default=BLOCKS, help="Blocks of each kernel; HAMi's policy charges by this number."
     )
     options = parser.parse_args()
     policies = {**POLICIES, "HAMi": partial(Hami, blocks=options.blocks)}
-    print("| case |", " | ".join(options.policies), "|")
-    print("|---|" + "---|" * len(options.policies))
-    for case in ALL:
-        if options.cases and case.name not in options.cases:
-            continue
+    chosen = [case for case in ALL if case.name in options.cases]
+    if chosen:
+        compare(chosen, {name: policies[name] for name in options.policies}, options.seconds)
+    if spans := {name: gpus for name, gpus in COLLECTIVES.items() if name in options.cases}:
+        compare_collectives(spans, options.seconds)
+
+
+def compare(cases: list[Case], policies: dict[str, PolicyMaker], seconds: int) -> None:
+    print("| case |", " | ".join(policies), "|")
+    print("|---|" + "---|" * len(policies))
+    for case in cases:
         column = measure if case in CASES else latency
         print(f"| {case.name} |", end="", flush=True)
-        for policy in options.policies:
-            print(f" {column(case, policies[policy], options.seconds)} |", end="", flush=True)
+        for policy in policies.values():
+            print(f" {column(case, policy, seconds)} |", end="", flush=True)
         print()
+
+
+def compare_collectives(cases: dict[str, int], seconds: int) -> None:
+    """How many times as long a step takes as on GPUs that are divided without loss."""
+    print("| case | tenants | ours | independent leases |")
+    print("|---|---|---|---|")
+    for name, gpus in cases.items():
+        for tenants in (2, 3):
+            ours, apart = (times_ideal(tenants, gpus, policy, seconds) for policy in ("ours", "apart"))
+            print(f"| {name} | {tenants} | {ours:.2f} | {apart:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,36 @@ SLICE = 2 * MS
 BUCKET = 100 * MS
 
 
+# How often work that waits for other GPUs looks for them.
+SPIN = 50_000
+
+
+@dataclass(slots=True)
+class Meeting:
+    """Work on several GPUs of which none ends before all have begun, such as a collective."""
+
+    missing: int
+
+    @property
+    def is_complete(self) -> bool:
+        return self.missing == 0
+
+
 @dataclass(slots=True)
 class Job:
     left: int
     done: Callable[[], None] | None
+    meeting: Meeting | None = None
+    has_begun: bool = False
+
+    def begin(self) -> bool:
+        """Whether the work makes progress, and does not only wait for other GPUs."""
+        if self.meeting is None:
+            return True
+        if not self.has_begun:
+            self.has_begun = True
+            self.meeting.missing -= 1
+        return self.meeting.is_complete
 
 
 @dataclass(slots=True)
@@ -39,9 +65,11 @@ class Gpu:
         self._contexts.append(Context(tenant))
         return self._contexts[-1]
 
-    def submit(self, context: Context, duration: int, done: Callable[[], None] | None) -> None:
+    def submit(
+        self, context: Context, duration: int, done: Callable[[], None] | None, meeting: Meeting | None = None
+    ) -> None:
         """Append work to a context's queue."""
-        context.queue.append(Job(duration, done))
+        context.queue.append(Job(duration, done, meeting))
         if not self._running:
             self._dispatch()
 
@@ -55,15 +83,17 @@ class Gpu:
                 return
             self._current, self._used = chosen, 0
         self._running = True
-        part = min(self._contexts[self._current].queue[0].left, SLICE - self._used)
-        self._clock.after(part, lambda: self._finish(part))
+        head = self._contexts[self._current].queue[0]
+        progress = head.begin()
+        part = min(head.left if progress else SPIN, SLICE - self._used)
+        self._clock.after(part, lambda: self._finish(part, progress=progress))
 
-    def _finish(self, part: int) -> None:
+    def _finish(self, part: int, *, progress: bool) -> None:
         context = self._contexts[self._current]
         self._used += part
         self._account(context.tenant, self._clock.now - part, self._clock.now)
         head = context.queue[0]
-        head.left -= part
+        head.left -= part if progress else 0
         if not head.left:
             context.queue.popleft()
             if head.done is not None:

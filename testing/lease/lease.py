@@ -5,6 +5,7 @@ The library's watcher thread is mirrored here (`native/enforce/lease.c` does the
 
 import ctypes
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from testing.lease import native
@@ -53,6 +54,8 @@ class Lease:
         self._words = [native.Words() for _ in tenants]
         self._libraries: dict[Process, Library] = {}
         self._timer_at = NEVER
+        self.together: Callable[[], None] | None = None
+        """Called after any change, if this GPU may be leased together with others."""
         self.core.lease_gpu_init(ctypes.byref(self.gpu))
         for tenant, words in zip(tenants, self._words, strict=True):
             self.core.lease_gpu_add(ctypes.byref(self.gpu), ctypes.byref(words))
@@ -184,7 +187,7 @@ class Lease:
             return NEVER
         if self.core.pace_uncertain(ctypes.byref(library.pace), now):
             return NEVER
-        if not (flags & native.CONTENDED and self.core.pace_soon(ctypes.byref(library.gaps))):
+        if not self._lends_gaps(library, flags):
             return NEVER
         left = self.core.pace_left(ctypes.byref(library.pace), now)
         if left > native.OVERLAP:
@@ -192,6 +195,10 @@ class Lease:
         library.predicted_end = now + left
         self._say(library, native.ACTIVE | native.NEAR | native.SOON, library.predicted_end)
         return NEVER
+
+    def _lends_gaps(self, library: Library, flags: int) -> bool:
+        contended = flags & (native.CONTENDED | native.TOGETHER) == native.CONTENDED
+        return contended and bool(self.core.pace_soon(ctypes.byref(library.gaps)))
 
     def _say_end(self, library: Library) -> int:
         now, until = self._clock.now, self._until(library)
@@ -230,7 +237,7 @@ class Lease:
             self._say(library, native.NEAR | native.DRAINED, ended)
             return
         flags = self._words[library.process.tenant.number].flags
-        if flags & native.CONTENDED and self.core.pace_soon(ctypes.byref(library.gaps)):
+        if self._lends_gaps(library, flags):
             self._say(library, native.SOON | native.NEAR | native.DRAINED, ended)
         self._look_later(library, hold)
 
@@ -255,6 +262,11 @@ class Lease:
         self._clock.after(MESSAGE, hear)
 
     def _react(self) -> None:
+        if self.together is not None:
+            self.together()
+        self.wake()
+
+    def wake(self) -> None:
         """Wake tenants and set the timer after any change in the arbiter."""
         woken, self.gpu.wake = self.gpu.wake, 0
         for library in self._libraries.values():

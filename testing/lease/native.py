@@ -5,9 +5,9 @@ from functools import cache
 
 from milligpu.native import library
 
-TENANTS = 64
+TENANTS, GPUS, PAGE_GPUS = 64, 64, 16
 ACTIVE, NEAR, DRAINED, SOON = 1, 2, 4, 8
-CONTENDED = 2
+CONTENDED, TOGETHER = 2, 4
 OVERLAP, PREDICTED = 200_000, 100_000
 GO, FULL, OUTSIDE = range(3)
 
@@ -68,6 +68,7 @@ class Tenant(ctypes.Structure):
         ("ends", ctypes.c_int64),
         ("left_at", ctypes.c_int64),
         ("spoke_at", ctypes.c_int64),
+        ("wanted_at", ctypes.c_int64),
         ("burst", ctypes.c_int64),
         ("lent", ctypes.c_int64),
         ("lent_at", ctypes.c_int64),
@@ -83,6 +84,8 @@ class Gpu(ctypes.Structure):
         ("holder", ctypes.c_int),
         ("left", ctypes.c_int),
         ("lender", ctypes.c_int),
+        ("together", ctypes.c_int),
+        ("catches_up", ctypes.c_int),
         ("parked", ctypes.c_int),
         ("late", ctypes.c_uint64),
         ("turn_at", ctypes.c_int64),
@@ -93,6 +96,44 @@ class Gpu(ctypes.Structure):
         ("retry_at", ctypes.c_int64),
         ("wake", ctypes.c_uint64),
         ("turns", ctypes.c_uint64),
+    )
+
+
+class Span(ctypes.Structure):
+    """`struct lease_span`."""
+
+    _fields_ = (
+        ("gpus", ctypes.c_int32 * PAGE_GPUS),
+        ("entries", ctypes.c_int32 * PAGE_GPUS),
+        ("wanted", ctypes.c_uint64),
+        ("holds", ctypes.c_uint64),
+        ("turn_at", ctypes.c_int64),
+        ("idle_at", ctypes.c_int64),
+        ("next", ctypes.c_void_p),
+    )
+
+
+class Group(ctypes.Structure):
+    """`struct lease_group`."""
+
+    _fields_ = (
+        ("members", ctypes.c_uint64),
+        ("behind", ctypes.c_uint64),
+        ("behind_at", ctypes.c_int64),
+        ("until", ctypes.c_int64),
+        ("retry_at", ctypes.c_int64),
+    )
+
+
+class Gangs(ctypes.Structure):
+    """`struct lease_gangs`."""
+
+    _fields_ = (
+        ("gpus", ctypes.POINTER(Gpu) * GPUS),
+        ("spans", ctypes.c_void_p),
+        ("grouped", ctypes.c_uint64),
+        ("firsts", ctypes.c_uint64),
+        ("groups", Group * GPUS),
     )
 
 
@@ -151,7 +192,9 @@ class Estimates(ctypes.Structure):
 def core() -> ctypes.CDLL:
     """Load the library and declare its functions."""
     loaded = ctypes.CDLL(str(library("libmilligpu-arbiter.so")))
-    mirrored = [ctypes.sizeof(each) for each in (Account, Tenant, Gpu, Process, Message, Pace, Estimates)]
+    mirrored = [
+        ctypes.sizeof(each) for each in (Account, Tenant, Gpu, Process, Message, Pace, Estimates, Span, Gangs)
+    ]
     if list((ctypes.c_uint32 * len(mirrored)).in_dll(loaded, "lease_sizes")) != mirrored:
         raise TypeError(f"the structures of native/lease have other sizes than {mirrored}")
     integer, number, address = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
@@ -168,6 +211,11 @@ def core() -> ctypes.CDLL:
     loaded.lease_gpu_timer.argtypes = (address, number)
     loaded.lease_gpu_settle.argtypes = (address, number)
     loaded.lease_gpu_due.restype = number
+    loaded.lease_gangs_add.argtypes = (address, address)
+    loaded.lease_gangs_group.argtypes = (address, number)
+    loaded.lease_gangs_step.argtypes = (address, number)
+    loaded.lease_gangs_due.argtypes = (address, number)
+    loaded.lease_gangs_due.restype = number
     loaded.pace_estimate.argtypes = (address, ctypes.c_uint64, ctypes.c_uint64)
     loaded.pace_estimate.restype = number
     loaded.pace_known.argtypes = (address, ctypes.c_uint64)

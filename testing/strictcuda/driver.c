@@ -420,16 +420,19 @@ API cuStreamEndCapture(CUstream stream, CUgraph *graph)
     if (of->capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(of->capture->thread, pthread_self()))
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     *graph = (CUgraph)of->capture->graph;
-    of->capture->alive = false;
+    strict_destroy(of->capture);
     return CUDA_SUCCESS;
 }
 
 /* ---- events ---- */
 
+/* STRICT_NO_EVENTS: a driver that is out of what events need. */
 API cuEventCreate(CUevent *made, unsigned flags)
 {
     ENTER;
     (void)flags;
+    if (getenv("STRICT_NO_EVENTS"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *made = (CUevent)strict_new(EVENT, strict_current(entered));
     return CUDA_SUCCESS;
 }
@@ -517,14 +520,49 @@ API cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-API cuModuleGetFunction(CUfunction *made, CUmodule module, const char *name)
+static struct object *new_function(struct object *of, const char *name)
 {
-    ENTER;
-    struct object *of = strict_object(entered, module, MODULE);
     struct object *function = strict_new(FUNCTION, of->context);
     function->link = of;
     function->at = !strncmp(name, "us", 2) ? atol(name + 2) * 1000 : FOREVER;
-    *made = (CUfunction)function;
+    return function;
+}
+
+API cuModuleGetFunction(CUfunction *made, CUmodule module, const char *name)
+{
+    ENTER;
+    *made = (CUfunction)new_function(strict_object(entered, module, MODULE), name);
+    return CUDA_SUCCESS;
+}
+
+/* ---- libraries: independent of contexts, and loaded into a context with the first launch there ---- */
+
+API cuLibraryLoadData(CUlibrary *made, const void *code, CUjit_option *options, void **values, unsigned count,
+                      CUlibraryOption *library_options, void **library_values, unsigned library_count)
+{
+    ENTER;
+    (void)code, (void)options, (void)values, (void)count, (void)library_options, (void)library_values;
+    (void)library_count;
+    *made = (CUlibrary)strict_new(LIBRARY, NULL);
+    return CUDA_SUCCESS;
+}
+
+API cuLibraryGetKernel(CUkernel *made, CUlibrary library, const char *name)
+{
+    ENTER;
+    *made = (CUkernel)new_function(strict_object(entered, library, LIBRARY), name);
+    return CUDA_SUCCESS;
+}
+
+API cuLibraryUnload(CUlibrary library)
+{
+    ENTER;
+    strict_unsafe(entered);
+    struct object *ended = strict_object(entered, library, LIBRARY);
+    for (struct object *each = NULL; (each = strict_each(each, FUNCTION));)
+        if (each->link == ended)
+            strict_destroy(each);
+    strict_destroy(ended);
     return CUDA_SUCCESS;
 }
 
@@ -533,7 +571,7 @@ API cuModuleGetFunction(CUfunction *made, CUmodule module, const char *name)
 static CUresult launch(const char *call, CUfunction function, CUstream stream)
 {
     struct object *what = strict_object(call, function, FUNCTION), *of = strict_stream(call, stream);
-    if (what->context != of->context)
+    if (what->context && what->context != of->context)
         strict_forbid(call, "function and stream are of different contexts");
     strict_current(call);
     strict_launches += !strict_is_capturing(of);

@@ -55,7 +55,7 @@ API cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
     return CUDA_SUCCESS;
 }
 
-static struct object *memory_at(CUdeviceptr pointer)
+struct object *strict_memory_at(CUdeviceptr pointer)
 {
     for (struct object *each = NULL; (each = strict_each(each, MEMORY));)
         if (pointer - each->address < each->bytes)
@@ -67,7 +67,7 @@ API cuMemFree_v2(CUdeviceptr pointer)
 {
     ENTER;
     strict_unsafe(entered);
-    struct object *found = memory_at(pointer);
+    struct object *found = strict_memory_at(pointer);
     if (!found || found->address != pointer)
         strict_forbid(entered, "not an allocation, or freed before");
     strict_destroy(found);
@@ -93,7 +93,7 @@ API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 API cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr pointer)
 {
     ENTER;
-    struct object *found = memory_at(pointer);
+    struct object *found = strict_memory_at(pointer);
     if (!found)
         return CUDA_ERROR_NOT_FOUND;
     if (start)
@@ -123,7 +123,7 @@ API cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned 
 API cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
     ENTER;
-    struct object *found = memory_at(pointer);
+    struct object *found = strict_memory_at(pointer);
     if (!found)
         strict_forbid(entered, "not an imported allocation, or closed before");
     strict_destroy(found);
@@ -133,7 +133,7 @@ API cuIpcCloseMemHandle(CUdeviceptr pointer)
 API cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr pointer)
 {
     ENTER;
-    struct object *found = memory_at(pointer);
+    struct object *found = strict_memory_at(pointer);
     if (!found || which != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(value, &found->device, sizeof found->device);
@@ -214,7 +214,7 @@ API cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool
 API cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
     ENTER;
-    struct object *of = strict_stream(entered, stream), *found = memory_at(pointer);
+    struct object *of = strict_stream(entered, stream), *found = strict_memory_at(pointer);
     if (strict_is_capturing(of))
         return CUDA_SUCCESS;
     if (!found)

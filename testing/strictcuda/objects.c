@@ -17,6 +17,9 @@ _Thread_local CUstreamCaptureMode strict_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 PUBLIC uint64_t strict_calls; /* all calls of the driver, for tests that count them */
 static struct object objects[OBJECTS];
 static unsigned used;
+static struct {
+    struct object *first, *last;
+} living[KINDS];
 static struct object *free_contexts; /* a new context may get the address of one that ended */
 static pid_t owner;
 
@@ -68,7 +71,7 @@ static const char *name_of(enum kind kind)
     static const char *const names[] = {[CONTEXT] = "context",   [STREAM] = "stream",     [EVENT] = "event",
                                         [MODULE] = "module",     [FUNCTION] = "function", [GRAPH] = "graph",
                                         [EXEC] = "graph to run", [CAPTURE] = "capture",   [MEMORY] = "memory",
-                                        [NODE] = "graph node"};
+                                        [NODE] = "graph node",   [HOST] = "host memory",  [LIBRARY] = "library"};
     return names[kind];
 }
 
@@ -81,8 +84,16 @@ struct object *strict_new(enum kind kind, struct object *context)
         strict_forbid("strict_new", "the stand-in has no more objects");
     else
         made = &objects[used++];
-    *made = (struct object){.kind = kind, .alive = true, .context = context};
+    *made = (struct object){.kind = kind, .alive = true, .context = context, .before = living[kind].last};
+    *(made->before ? &made->before->after : &living[kind].first) = made;
+    living[kind].last = made;
     return made;
+}
+
+static void unlink_object(struct object *object)
+{
+    *(object->before ? &object->before->after : &living[object->kind].first) = object->after;
+    *(object->after ? &object->after->before : &living[object->kind].last) = object->before;
 }
 
 struct object *strict_object(const char *call, const void *handle, enum kind kind)
@@ -104,23 +115,24 @@ struct object *strict_object(const char *call, const void *handle, enum kind kin
 void strict_destroy(struct object *object)
 {
     object->alive = false;
+    unlink_object(object);
     if (object->kind == MEMORY)
         strict_give(object->device, object->bytes);
     if (object->kind != CONTEXT)
         return;
-    for (struct object *each = objects; each < objects + used; each++)
-        if (each->alive && each->context == object)
-            strict_destroy(each);
+    for (enum kind kind = STREAM; kind < KINDS; kind++)
+        for (struct object *each = NULL, *next = strict_each(NULL, kind); (each = next);) {
+            next = strict_each(each, kind);
+            if (each->context == object)
+                strict_destroy(each);
+        }
     object->next_free = free_contexts;
     free_contexts = object;
 }
 
 struct object *strict_each(struct object *after, enum kind kind)
 {
-    for (struct object *each = after ? after + 1 : objects; each < objects + used; each++)
-        if (each->alive && each->kind == kind)
-            return each;
-    return NULL;
+    return after ? after->after : living[kind].first;
 }
 
 /* ---- contexts and streams of a thread ---- */

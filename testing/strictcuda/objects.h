@@ -11,7 +11,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 
 enum { DEVICES = 8, NESTED = 16 };
-enum kind { CONTEXT = 1, STREAM, EVENT, MODULE, FUNCTION, GRAPH, EXEC, CAPTURE, MEMORY, NODE };
+enum kind { CONTEXT = 1, STREAM, EVENT, MODULE, FUNCTION, GRAPH, EXEC, CAPTURE, MEMORY, NODE, HOST, LIBRARY, KINDS };
 #define FOREVER INT64_MAX
 
 struct object {
@@ -22,7 +22,8 @@ struct object {
     bool recorded, captured;
     int device, users; /* of a context */
     struct object *context, *next_free, *link, *graph;
-    struct object *legacy; /* of a context */
+    struct object *before, *after; /* living objects of the same kind */
+    struct object *legacy;         /* of a context */
     struct object *capture;
     pthread_t thread; /* of a capture, or of a thread's own stream */
     CUstreamCaptureMode mode;
@@ -66,3 +67,4 @@ int64_t strict_add_work(const char *call, struct object *stream, int64_t duratio
 /* ---- memory.c ---- */
 bool strict_take(int device, uint64_t bytes);
 void strict_give(int device, uint64_t bytes);
+struct object *strict_memory_at(CUdeviceptr pointer);

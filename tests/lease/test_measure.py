@@ -49,19 +49,22 @@ def unchanged_priority(*, urgent: bool = True) -> bool:
 
 @pytest.mark.alone
 def test_the_command_measures_only_the_named_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For real, but in a shorter time: a share of 0.3 alone on a GPU, and two tenants."""
+    """For real, but in a shorter time: a share of 0.3 alone on a GPU, two tenants, and two on two GPUs."""
     monkeypatch.setattr(enforce, "_WARM_NS", 200_000_000)
     monkeypatch.setattr(enforce, "_MEASURED_NS", 1_000_000_000)
     monkeypatch.setattr(enforce, "_TRIES", 1)
     # The tests after this one are not to have real-time priority.
     monkeypatch.setattr(testbed, "raise_priority", unchanged_priority)
-    words = ["enforce", "--case", "fixed share, alone", "--case", "70/30", "-o", "json"]
+    words = ["enforce", "--case", "fixed share, alone", "--case", "70/30", "--case", "collectives", "-o", "json"]
     done = CliRunner().invoke(command, words, catch_exceptions=False)
     assert done.exit_code == 0
-    assert "fixed share, alone …\n70/30 …\n" in done.stderr
-    alone, two = json.loads(done.stdout)
+    assert "fixed share, alone …\n70/30 …\ncollectives …\n" in done.stderr
+    alone, two, spanning = json.loads(done.stdout)
     assert (alone["case"], alone["wanted"]) == ("fixed share, alone", [30])
     assert (two["case"], two["wanted"]) == ("70/30", [70, 30])
     # How exactly is measured without other programs on the machine; here, that the programs ran with their limits.
     assert 0 < alone["measured"][0] < 60
     assert two["measured"][0] > two["measured"][1] > 0
+    # Programs with a barrier per step across two GPUs make steps next to each other.
+    assert min(spanning["measured"]) > 0
+    assert spanning["times_ideal"] > 0

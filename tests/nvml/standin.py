@@ -66,6 +66,7 @@ class StrictNvml:
             "nvmlDeviceGetUUID": f"GPU-{gpu}",
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=16384 * MIB, used=0),
             "nvmlDeviceGetCudaComputeCapability": (7, 0),
+            "nvmlDeviceGetMinorNumber": gpu,
             "nvmlDeviceGetTemperature": 40,
             "nvmlDeviceGetTopologyCommonAncestor": 30,
             "nvmlEventSetCreate": object(),

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { BUCKETS = 1024, PARAMETERS_MAX = 1024 };
+enum { BUCKETS = 1024, PARAMETERS_MAX = 1024, PARAMETER_BYTES = 32764 }; /* CUDA's own limit of all together */
 
 struct function {
     struct function *next_by_name, *next_by_number;
@@ -45,6 +45,16 @@ static void add(struct function *function)
     *named = *numbered = function;
 }
 
+/* The server says which parts of this process's memory are parameters: not more than any kernel can have. */
+static bool measure(struct layout *layout, uint64_t offset, uint64_t size)
+{
+    if (offset > PARAMETER_BYTES || size > PARAMETER_BYTES - offset)
+        return false;
+    if (offset + size > layout->total)
+        layout->total = (uint32_t)(offset + size);
+    return true;
+}
+
 static struct function *read_function(struct message *m, uint64_t owner)
 {
     size_t size, layout_size;
@@ -64,8 +74,8 @@ static struct function *read_function(struct message *m, uint64_t owner)
         return NULL;
     memcpy(layout->parts, parts, layout->count * sizeof *layout->parts);
     for (uint32_t i = 0; i < layout->count; i++)
-        if (layout->parts[i].offset + layout->parts[i].size > layout->total)
-            layout->total = layout->parts[i].offset + layout->parts[i].size;
+        if (!measure(layout, layout->parts[i].offset, layout->parts[i].size))
+            return NULL;
     layout->attributes_known = get(m, layout->attributes, sizeof layout->attributes);
     return function;
 }
@@ -104,15 +114,16 @@ static CUresult ask_layout(uint64_t number, struct layout *found)
     struct layout *layout = &function->layout;
     layout->function = number;
     layout->name = "";
-    for (size_t offset, size; layout->count < PARAMETERS_MAX; layout->count++) {
+    for (size_t offset = 0, size = 0; layout->count < PARAMETERS_MAX; layout->count++) {
         CUresult status = cuFuncGetParamInfo((CUfunction)number, layout->count, &offset, &size);
         if (status == CUDA_ERROR_INVALID_VALUE)
             break; /* that was the last */
         if (status)
             return status;
+        if (!measure(layout, offset, size))
+            return CUDA_ERROR_INVALID_IMAGE;
         layout->parts[layout->count].offset = (uint32_t)offset;
         layout->parts[layout->count].size = (uint32_t)size;
-        layout->total = (uint32_t)(offset + size);
     }
     pthread_mutex_lock(&known.lock);
     add(function);

@@ -1,5 +1,6 @@
 /* The beginning: reaches the server, opens the session's line, and learns what the worker says of itself. */
 #define _GNU_SOURCE
+#include "attach.h"
 #include "link_parts.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ static struct line *connect_to_worker(const char *server, const char *session, c
     const char *plain = getenv("MILLIGPU_REMOTE_PLAIN");
     bool is_plain = plain && !strcmp(plain, "1");
     struct wire_preamble preamble;
-    const struct line_security security = {is_plain ? NULL : session, key};
+    const struct line_security security = {is_plain ? NULL : session, key, NULL};
     memset(&preamble, 0, sizeof preamble);
     memcpy(preamble.magic, PREAMBLE_MAGIC, sizeof preamble.magic);
     strcpy(preamble.session, session);
@@ -81,11 +82,19 @@ static int say_hello(enum wire_api api, unsigned release, const unsigned char *k
 static int start(enum wire_api api, unsigned release, struct wire_welcome **welcome)
 {
     const char *server = getenv("MILLIGPU_REMOTE"), *session = getenv("MILLIGPU_REMOTE_SESSION");
+    const char *key_text = getenv("MILLIGPU_REMOTE_KEY"), *folder = getenv("MILLIGPU_REMOTE_ATTACH");
     const char *strict = getenv("MILLIGPU_REMOTE_STRICT");
+    static struct attached_session attached;
     static char session_copy[SESSION_SIZE];
     static unsigned char key[KEY_SIZE];
-    if (!server || !session || strlen(session) >= sizeof session_copy
-        || !read_key(getenv("MILLIGPU_REMOTE_KEY"), key)) {
+    if (!server && folder) {
+        if (attach_pod(folder, &attached))
+            return link_status_not_started;
+        server = attached.server;
+        session = attached.session;
+        key_text = attached.key;
+    }
+    if (!server || !session || strlen(session) >= sizeof session_copy || !read_key(key_text, key)) {
         fprintf(stderr, "milligpu: no GPU server is set; start the program with: milligpu run --remote\n");
         return link_status_not_started;
     }

@@ -213,7 +213,8 @@ const void *get_inside(struct message *m, size_t *size)
     struct lane *lane = m->lane;
     uint64_t length = get_u64(m);
     *size = 0;
-    if (length > lane->reply_used - lane->reply_at)
+    size_t left = lane->reply_used - lane->reply_at;
+    if (length > left || padded(length) > left)
         return NULL;
     const void *inside = lane->reply + lane->reply_at;
     *size = length;

@@ -63,6 +63,8 @@ static CUresult check_shape(const struct wire_shape *shape)
 {
     CUdevice device;
     CUresult status = cuCtxGetDevice(&device);
+    if (!status)
+        status = facts_device(device);
     if (status)
         return status;
     const int32_t *limits = facts->device[device].attributes;

@@ -35,6 +35,12 @@ void do_host_map(struct request *r)
     *mirror = (struct mirror){NULL, (char *)base, size, shadow, cookie};
     unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
     r->status = (int)real_cuda.cuMemHostRegister_v2(mirror->base, size, flags);
+    if (r->status) {
+        munmap(mirror->base, size);
+        free(shadow);
+        free(mirror);
+        return;
+    }
     pthread_mutex_lock(&lock);
     mirror->next = mirrors;
     mirrors = mirror;

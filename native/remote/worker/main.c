@@ -109,7 +109,7 @@ static const char *in_take(size_t size)
 
 static void enter(const struct lane *lane)
 {
-    if (thread_context != lane->context && real_cuda.cuCtxSetCurrent && !real_cuda.cuCtxSetCurrent(lane->context))
+    if (thread_context != lane->context && !real_cuda.cuCtxSetCurrent(lane->context))
         thread_context = lane->context;
 }
 
@@ -123,10 +123,8 @@ static bool changes_context(int op)
 static void finish(struct request *r)
 {
     if (r->head.flags & WIRE_WANTS_REPLY) {
-        if (real_cuda.cuInit) {
-            copies_deliver();
-            host_return();
-        }
+        copies_deliver();
+        host_return();
         out_reply(r);
     } else if (!r->lane->kept)
         r->lane->kept = r->status;
@@ -138,7 +136,7 @@ static void run(struct request *r, void (*operation)(struct request *))
     __atomic_fetch_add(&working, 1, __ATOMIC_SEQ_CST);
     enter(r->lane);
     operation(r);
-    if (changes_context(r->head.op) && real_cuda.cuCtxGetCurrent) {
+    if (changes_context(r->head.op)) {
         real_cuda.cuCtxGetCurrent(&r->lane->context);
         thread_context = r->lane->context;
     }
@@ -272,7 +270,7 @@ static void *watcher(void *unused)
     return NULL;
 }
 
-static void serve(int descriptor, const struct line_security *security, const unsigned char *key)
+static _Noreturn void serve(int descriptor, const struct line_security *security, const unsigned char *key)
 {
     struct request r = {.room = 4096, .reply = malloc(4096)};
     pthread_t thread;
@@ -307,7 +305,7 @@ static bool read_key(unsigned char *key)
 int main(int count, char **arguments)
 {
     static unsigned char key[KEY_SIZE];
-    struct line_security security = {NULL, key};
+    struct line_security security = {NULL, key, NULL};
     const char *session = NULL;
     int descriptor = -1, parent = 0;
     bool is_plain = false;

@@ -15,29 +15,37 @@ static int not_there_nvml(void)
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-static bool open_driver(const char *name, void **table, const char *const *names, unsigned count, void *missing)
+/* A client may call functions of both APIs, and opens the driver of one. */
+void drivers_begin(void)
+{
+    void **cuda = (void **)&real_cuda, **nvml = (void **)&real_nvml;
+    for (unsigned i = 0; i < real_cuda_count; i++)
+        cuda[i] = (void *)not_there;
+    for (unsigned i = 0; i < real_nvml_count; i++)
+        nvml[i] = (void *)not_there_nvml;
+}
+
+static bool open_driver(const char *name, void **table, const char *const *names, unsigned count)
 {
     void *driver = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!driver)
         fprintf(stderr, "worker: %s\n", dlerror());
     for (unsigned i = 0; driver && i < count; i++) {
         void *found = dlsym(driver, names[i]);
-        table[i] = found ? found : missing;
+        table[i] = found ? found : table[i];
     }
     return driver;
 }
 
 static int start_cuda(void)
 {
-    bool is_open = open_driver("libcuda.so.1", (void **)&real_cuda, real_cuda_names, real_cuda_count,
-                               (void *)not_there);
+    bool is_open = open_driver("libcuda.so.1", (void **)&real_cuda, real_cuda_names, real_cuda_count);
     return is_open ? (int)real_cuda.cuInit(0) : (int)CUDA_ERROR_NO_DEVICE;
 }
 
 static int start_nvml(void)
 {
-    bool is_open = open_driver("libnvidia-ml.so.1", (void **)&real_nvml, real_nvml_names, real_nvml_count,
-                               (void *)not_there_nvml);
+    bool is_open = open_driver("libnvidia-ml.so.1", (void **)&real_nvml, real_nvml_names, real_nvml_count);
     return is_open ? (int)real_nvml.nvmlInit_v2() : (int)NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
@@ -83,6 +91,7 @@ static uint32_t common_version(const struct wire_hello *hello)
 void welcome(struct request *r, const unsigned char *key)
 {
     struct wire_hello hello;
+    drivers_begin();
     if (r->head.op != OP_hello)
         end("the first message is no hello");
     take(r, &hello, sizeof hello);

@@ -100,4 +100,5 @@ void do_pointer_attribute(struct request *r);
 void do_pool_attribute(struct request *r);
 
 /* welcome.c */
+void drivers_begin(void);
 void welcome(struct request *r, const unsigned char *key);

@@ -1,18 +1,25 @@
 """Discover this machine's GPUs, as the inventory describes them."""
 
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu import ComputeCapability, Gpu, GpuLink, SharingMode
-from milligpu.model.units import WHOLE, Mib
+from milligpu.model.units import WHOLE
 from milligpu.model.versions import DottedVersion, parse_version
 from milligpu.model.vgpu import profile_of
 from milligpu.nvml.library import GpuLostError, Handle, Nvml
+from milligpu.nvml.read import read_memory
 
 # NVML's levels of the nearest common ancestor, by nvidia-smi's names.
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _SCOPE_NODE, _LINKS_MAX, _REMOTE_SWITCH = 0, 18, 2
 _NUMA_WORDS = 4
+
+_Answer = TypeVar("_Answer")
 
 
 def discover_gpu(nvml: Nvml, handle: Handle) -> Gpu:
@@ -20,16 +27,17 @@ def discover_gpu(nvml: Nvml, handle: Handle) -> Gpu:
     major, minor = nvml.try_ask("nvmlDeviceGetCudaComputeCapability", handle) or (7, 0)
     ecc = nvml.try_ask("nvmlDeviceGetEccMode", handle)
     mig = nvml.ask("nvmlDeviceGetMigMode", handle)
-    model = _text(nvml.ask("nvmlDeviceGetName", handle))
-    uuid, memory = nvml.ask("nvmlDeviceGetUUID", handle), nvml.ask("nvmlDeviceGetMemoryInfo", handle)
-    if uuid is None or memory is None:
-        raise GpuLostError("NVML does not report its UUID or memory")
+    model = _text(nvml.ask("nvmlDeviceGetName", handle) or "unknown")
+    uuid = nvml.ask("nvmlDeviceGetUUID", handle)
+    if uuid is None:
+        raise GpuLostError("NVML does not report its UUID")
+    total, _ = read_memory(nvml, handle)
     profile = profile_of(model)
     return Gpu(
         uuid=_text(uuid),
         model=model,
         milli=profile.milli if profile else WHOLE,
-        mib=Mib(memory.total >> 20),
+        mib=total,
         numa=_numa(nvml, handle),
         capability=ComputeCapability(major, minor),
         ecc=bool(ecc and ecc[0]),
@@ -39,8 +47,8 @@ def discover_gpu(nvml: Nvml, handle: Handle) -> Gpu:
 
 def discover_driver(nvml: Nvml) -> tuple[DottedVersion | None, DottedVersion | None]:
     """Return the version of the driver, and the latest version of CUDA that it supports."""
-    driver = nvml.try_ask("nvmlSystemGetDriverVersion")
-    cuda = nvml.try_ask("nvmlSystemGetCudaDriverVersion_v2")
+    driver = nvml.ask_system("nvmlSystemGetDriverVersion")
+    cuda = nvml.ask_system("nvmlSystemGetCudaDriverVersion_v2")
     return (
         _version(_text(driver)) if driver else None,
         _version(f"{cuda // 1000}.{cuda % 1000 // 10}") if cuda else None,
@@ -55,18 +63,27 @@ def _version(text: str) -> DottedVersion | None:
 
 
 def discover_links(nvml: Nvml, handles: dict[str, Handle]) -> dict[str, dict[str, GpuLink]]:
-    """Return the best path from each GPU to each other one, by UUID."""
-    buses = {_bus(nvml.try_ask("nvmlDeviceGetPciInfo", handle)): uuid for uuid, handle in handles.items()}
-    nvlinks = {uuid: _nvlinks(nvml, handle, buses) for uuid, handle in handles.items()}
-    links: dict[str, dict[str, GpuLink]] = {uuid: {} for uuid in handles}
-    for one, handle in handles.items():
-        for other, peer in handles.items():
-            if one == other:
-                continue
-            lanes = nvlinks[one].get(other, 0) or min(nvlinks[one].get("", 0), nvlinks[other].get("", 0))
-            ancestor = nvml.try_ask("nvmlDeviceGetTopologyCommonAncestor", handle, peer)
-            links[one][other] = GpuLink("NV", lanes) if lanes else GpuLink(_ANCESTORS.get(ancestor, "SYS"), 0)
+    """Return the best path from each GPU to each other one, by UUID; without GPUs that are lost."""
+    buses = _unless_lost(handles, lambda each: _bus(nvml.try_ask("nvmlDeviceGetPciInfo", each)))
+    at = {bus: uuid for uuid, bus in buses.items()}
+    nvlinks = _unless_lost(handles, lambda each: _nvlinks(nvml, each, at))
+    links: dict[str, dict[str, GpuLink]] = {uuid: {} for uuid in nvlinks}
+    for one, other in itertools.permutations(nvlinks, 2):
+        lanes = nvlinks[one].get(other, 0) or min(nvlinks[one].get("", 0), nvlinks[other].get("", 0))
+        try:
+            ancestor = nvml.try_ask("nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[other])
+        except GpuLostError:
+            continue
+        links[one][other] = GpuLink("NV", lanes) if lanes else GpuLink(_ANCESTORS.get(ancestor, "SYS"), 0)
     return links
+
+
+def _unless_lost(handles: dict[str, Handle], ask: Callable[[Handle], _Answer]) -> dict[str, _Answer]:
+    found: dict[str, _Answer] = {}
+    for uuid, handle in handles.items():
+        with suppress(GpuLostError):
+            found[uuid] = ask(handle)
+    return found
 
 
 def _nvlinks(nvml: Nvml, handle: Handle, buses: dict[str, str]) -> dict[str, int]:

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any, NewType
 
 from milligpu.model.errors import Unavailable
+from milligpu.nvml.patience import PatientCalls
 
 Handle = NewType("Handle", object)
+
+# Without persistence mode the driver wakes up every GPU first, which takes a few seconds each.
+_OPEN_S = 60.0
 
 
 class GpuLostError(Exception):
@@ -45,7 +49,11 @@ class Nvml:
 
     def _open(self) -> None:
         try:
-            self.api.nvmlInit()
+            PatientCalls(_OPEN_S).one("nvmlInit", self.api.nvmlInit)
+        except TimeoutError:
+            raise Unavailable(
+                f"NVML could not be initialized for {_OPEN_S:g} s", hint="look at: dmesg; nvidia-smi"
+            ) from None
         except self.api.NVMLError as error:
             raise Unavailable(
                 f"could not initialize NVML: {error}",
@@ -59,8 +67,9 @@ class Nvml:
         self._open()
 
     def close(self) -> None:
-        """Shut NVML down."""
-        self.api.nvmlShutdown()
+        """Shut NVML down. The process is done with it, so it does not matter if that fails."""
+        with suppress(self.api.NVMLError):
+            self.api.nvmlShutdown()
 
     def count(self) -> int:
         """Return the number of GPUs, lost ones included."""
@@ -78,6 +87,14 @@ class Nvml:
         call: Callable[..., Any] | None = getattr(self.api, function, None)
         return None if call is None else self._call(call, *arguments)
 
+    def lacks(self, function: str, *arguments: Any) -> bool:
+        """Whether the GPU has nothing for this function to report, rather than keeping it from this process."""
+        try:
+            getattr(self.api, function)(*arguments)
+        except self.api.NVMLError as error:
+            return error.value == self.api.NVML_ERROR_NOT_SUPPORTED
+        return False
+
     def try_ask(self, function: str, *arguments: Any) -> Any:
         """Ask as `ask` does, for what only people look at: None, too, where NVML answers something unexpected."""
         try:
@@ -87,9 +104,17 @@ class Nvml:
                 raise
             return None
 
+    def ask_system(self, function: str) -> Any:
+        """Ask something that is not about a GPU; None where NVML does not answer it, for whatever reason."""
+        with suppress(GpuLostError):
+            return self.ask(function)
+        return None
+
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
+        except self.api.NVMLLibraryMismatchError:  # the driver is older than the binding and lacks this version
+            return None
         except self.api.NVMLError as error:
             if error.value in self._absent:
                 return None

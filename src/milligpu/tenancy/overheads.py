@@ -20,6 +20,8 @@ from milligpu.model.gpu import Gpu
 from milligpu.model.overheads import GRANULE_LEAST, GRANULE_MOST, GRANULE_USUAL, SLACK_USUAL, GpuOverheads
 from milligpu.model.units import BYTES_PER_MIB
 from milligpu.nvml.library import Nvml
+from milligpu.nvml.patience import run_program
+from milligpu.nvml.read import running_processes
 
 # A context takes some hundred milliseconds; a driver that just woke up takes seconds.
 _SECONDS = 60
@@ -64,7 +66,7 @@ class MeasuredOverheads:
 
 
 def _probe(command: list[str], env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd="/")
+    return run_program(command, _SECONDS, env=env, cwd="/")
 
 
 def _measured(gpu: Gpu, driver: Path, env: Mapping[str, str], nvml: Path | None) -> GpuOverheads:
@@ -147,8 +149,8 @@ def main(path: str, uuid: str, library: str | None = None) -> None:
     gpu = nvml.ask("nvmlDeviceGetHandleByUUID", uuid)
 
     def count() -> int:
-        processes = nvml.ask("nvmlDeviceGetComputeRunningProcesses", gpu)
-        return {process.pid: process.usedGpuMemory for process in processes or ()}.get(os.getpid()) or 0
+        processes = running_processes(nvml, "Compute", gpu)
+        return {process.pid: process.usedGpuMemory for process in processes}.get(os.getpid()) or 0
 
     empty = count()
     growth = _growth(driver, count) if empty else 0

@@ -76,6 +76,11 @@ class Tenants:
         for name, tenant in self._tenants.items():
             self._rates.add(name, now, [use.charged_ns for use in self._arbiter.accounts(tenant.number)])
 
+    def charged(self, name: str) -> tuple[int, ...]:
+        """Nanoseconds of each GPU so far, in the order of the page; empty without a share."""
+        tenant = self._tenants.get(name)
+        return () if tenant is None else tuple(use.charged_ns for use in self._arbiter.accounts(tenant.number))
+
     def usage_page(self, name: str) -> UsagePage | None:
         """Read what the tenant says it uses; None without a share, or when the page is corrupt."""
         tenant = self._tenants.get(name)

@@ -3,6 +3,7 @@
 from milligpu.model.gpu import Gpu
 from milligpu.model.grant import GpuShare
 from milligpu.model.units import BYTES_PER_MIB, WHOLE
+from milligpu.tenancy.energy import HolderEnergy
 from milligpu.tenancy.tenants import TenantUse
 from milligpu.wire.status import AcceleratorStats, ShareUsage
 
@@ -16,6 +17,7 @@ def share_usage(
     *,
     memory_used: int | None = None,
     utilization: float | None = None,
+    energy: HolderEnergy | None = None,
     namespace: str = "",
     pod: str = "",
     container: str = "",
@@ -54,4 +56,6 @@ def share_usage(
         waiting_ns=None if lease is None else lease.waited_ns,
         throttled_ns=None if lease is None else lease.throttled_ns,
         refusals=None if memory is None else memory.refused,
+        energy=None if energy is None else energy.joules,
+        power=None if energy is None else energy.watts,
     )

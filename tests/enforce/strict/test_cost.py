@@ -21,6 +21,12 @@ def test_a_tenant_alone_makes_almost_no_further_calls_of_the_driver(
     assert float(here.run(here.tenant(), "cost", kernel_us, streams)) < 0.05
 
 
+def test_a_program_with_two_gpus_makes_almost_no_further_calls_of_the_driver(machine: StrictMachines) -> None:
+    """The library must know on which of them a stream is."""
+    here = machine(gpus=2)
+    assert float(here.run(here.tenant(), "cost", 100, 8)) < 0.05
+
+
 @pytest.mark.parametrize("streams", [1, 4, 8])
 def test_next_to_others_a_tenant_makes_few_further_calls_of_the_driver(
     machine: StrictMachines, streams: int

@@ -7,17 +7,27 @@ from tests.enforce.strict.conftest import StrictMachines
 BUSY = 30_000
 
 
-def test_the_strict_driver_ends_a_program_at_a_forbidden_call(machine: StrictMachines) -> None:
+@pytest.mark.parametrize(
+    ("what", "answer"),
+    [
+        ("destroyed stream", "cuLaunchKernel: the stream was destroyed"),
+        ("reset context", "cuLaunchKernel: the stream was destroyed"),
+        ("unloaded library", "cuLaunchKernel: the function was destroyed"),
+        (
+            "freed memory of the host",
+            "cuMemcpyHtoDAsync_v2: memory of the host that was not allocated, or was freed",
+        ),
+        ("query in a capture", "cuEventQuery: unsafe while this thread captures"),
+        ("no context", "cuStreamCreate: no current context"),
+        ("after fork", "cuStreamCreate: the process is a child of fork"),
+    ],
+)
+def test_the_strict_driver_ends_a_program_at_a_forbidden_call(
+    machine: StrictMachines, what: str, answer: str
+) -> None:
     """Otherwise the other tests here could not fail."""
-    here = machine()
-    process = here.start(None, "forbidden", "destroyed stream")
-    assert "strict driver: cuLaunchKernel: the stream was destroyed" in process.communicate(timeout=60)[1]
-    process = here.start(None, "forbidden", "query in a capture")
-    assert "strict driver: cuEventQuery: unsafe while this thread captures" in process.communicate(timeout=60)[1]
-    process = here.start(None, "forbidden", "no context")
-    assert "strict driver: cuStreamCreate: no current context" in process.communicate(timeout=60)[1]
-    process = here.start(None, "forbidden", "after fork")
-    assert "strict driver: cuStreamCreate: the process is a child of fork" in process.communicate(timeout=60)[1]
+    process = machine().start(None, "forbidden", what)
+    assert f"strict driver: {answer}" in process.communicate(timeout=60)[1]
 
 
 def test_more_kinds_of_kernels_than_a_batch_holds_are_launched_while_all_batches_are_in_use(
@@ -60,3 +70,12 @@ def test_a_kernel_without_end_does_not_slow_down_a_tenant_that_is_alone(machine:
     taken = float(here.run(here.tenant(), "persistent"))
     # One launch per second would take 200 s.
     assert taken < 60
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "next to another tenant"])
+def test_without_events_the_library_goes_by_its_estimates(machine: StrictMachines, *, others: bool) -> None:
+    here = machine()
+    mine, other = here.tenant("mine"), here.tenant("other")
+    if others:
+        here.start(other, "busy", BUSY, STRICT_NO_EVENTS="1")
+    assert here.run(mine, "streams", 200, STRICT_NO_EVENTS="1") == "done\n"

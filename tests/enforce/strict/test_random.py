@@ -15,7 +15,7 @@ CALLS = 5_000
 def test_random_programs_come_to_no_forbidden_call(
     machine: StrictMachines, seed: int, threads: int, *, others: bool
 ) -> None:
-    here = machine(memory=4096 * MIB, granule=2 * MIB)  # four threads with three contexts each
+    here = machine(gpus=threads, memory=4096 * MIB, granule=2 * MIB)  # threads with three contexts each
     mine, other = here.tenant("mine"), here.tenant("other")
     if others:
         here.start(other, "busy", BUSY)
@@ -25,7 +25,7 @@ def test_random_programs_come_to_no_forbidden_call(
 @pytest.mark.long
 @pytest.mark.alone
 def test_a_million_random_calls_come_to_no_forbidden_call(machine: StrictMachines) -> None:
-    here = machine(memory=4096 * MIB, granule=2 * MIB)  # four threads with three contexts each
+    here = machine(gpus=2, memory=4096 * MIB, granule=2 * MIB)  # four threads with three contexts each
     mine, other = here.tenant("mine"), here.tenant("other")
     made, seed = 0, 1000
     while made < MANY:

@@ -18,6 +18,7 @@ from driver import (
     RELAXED,
     THREAD_LOCAL,
     byref,
+    c_int,
     c_size_t,
     c_uint64,
     c_void_p,
@@ -26,9 +27,12 @@ from driver import (
     functions,
     launch,
     new_stream,
+    primary,
 )
 
 KERNELS = ("us1", "us5", "us40", "us300", "us3000")
+# Long ones are rare: the calls are tested, not the time in between.
+OFTEN = (40, 40, 15, 4, 1)
 SIZES = (1, 4096, 1 << 20, (2 << 20) + 1)
 OUT_OF_MEMORY = 2
 MOST = 12
@@ -43,15 +47,18 @@ class Context:
     streams: list[c_void_p] = field(default_factory=list[c_void_p])
     events: list[c_void_p] = field(default_factory=list[c_void_p])
     graphs: list[c_void_p] = field(default_factory=list[c_void_p])
-    memory: list[c_uint64] = field(default_factory=list[c_uint64])
+    memory: list[tuple[c_uint64, int]] = field(default_factory=list[tuple[c_uint64, int]])
+    host: list[tuple[c_void_p, int]] = field(default_factory=list[tuple[c_void_p, int]])
 
 
 class Program:
     """What one thread does; each thread has its own contexts."""
 
-    def __init__(self, seed: int, modes: tuple[int, ...]) -> None:
+    def __init__(self, seed: int, modes: tuple[int, ...], devices: int, *, is_only: bool) -> None:
         self.dice = random.Random(seed)
         self.modes = modes
+        self.devices = devices
+        self.is_only = is_only
         self.contexts: list[Context] = []
         self.calls = 0
         self.new_context()
@@ -60,7 +67,7 @@ class Program:
         if len(self.contexts) >= 3:
             return
         made = c_void_p()
-        check(cuda.cuCtxCreate_v2(byref(made), 0, 0))
+        check(cuda.cuCtxCreate_v2(byref(made), 0, self.dice.randrange(self.devices)))
         check(cuda.cuCtxPopCurrent_v2(byref(made)))
         check(cuda.cuCtxSetCurrent(made))
         self.contexts.append(Context(made, functions(*KERNELS)))
@@ -83,6 +90,25 @@ class Program:
     def stream(self) -> c_void_p | None:
         return self.dice.choice([None, c_void_p(2), *self.here.streams])
 
+    def kernel(self) -> c_void_p:
+        return self.dice.choices(self.here.kernels, OFTEN)[0]
+
+    def use_primary(self) -> None:
+        """Use a primary context and release or reset it: it is common to all threads, so only one may."""
+        if not self.is_only:
+            return
+        device = self.dice.randrange(self.devices)
+        primary(device)
+        (kernel,) = functions("us5")
+        for stream in (None, new_stream()):
+            launch(kernel, stream)
+        check(cuda.cuCtxSetCurrent(self.here.handle))
+        if self.dice.random() < 0.5:
+            check(cuda.cuDevicePrimaryCtxReset_v2(device))
+        else:
+            check(cuda.cuDevicePrimaryCtxRelease_v2(device))
+        self.calls += 8
+
     def add_stream(self) -> None:
         if len(self.here.streams) < MOST:
             self.here.streams.append(new_stream(self.dice.choice((0, NON_BLOCKING))))
@@ -94,7 +120,7 @@ class Program:
 
     def run(self) -> None:
         for _ in range(self.dice.choice((1, 1, 5, 50))):
-            launch(self.dice.choice(self.here.kernels), self.stream(), self.dice.choice((1, 32)))
+            launch(self.kernel(), self.stream(), self.dice.choice((1, 32)))
             self.calls += 1
 
     def wait(self) -> None:
@@ -115,20 +141,48 @@ class Program:
             check(cuda.cuEventDestroy_v2(events.pop(events.index(event))))
 
     def allocate(self) -> None:
-        pointer, size = c_uint64(), c_size_t(self.dice.choice(SIZES))
+        pointer, size = c_uint64(), self.dice.choice(SIZES)
         if len(self.here.memory) > MOST:
-            check(cuda.cuMemFree_v2(self.here.memory.pop(0)))
-        status = cuda.cuMemAlloc_v2(byref(pointer), size)
+            check(cuda.cuMemFree_v2(self.here.memory.pop(0)[0]))
+        status = cuda.cuMemAlloc_v2(byref(pointer), c_size_t(size))
         if status != OUT_OF_MEMORY:
             check(status)
-            self.here.memory.append(pointer)
+            self.here.memory.append((pointer, size))
+
+    def copy(self) -> None:
+        """Copy between the GPU and memory of the host, which may be freed behind the copy."""
+        if not self.here.memory:
+            return
+        host, made, (pointer, size) = self.here.host, c_void_p(), self.dice.choice(self.here.memory)
+        if len(host) < MOST:
+            check(cuda.cuMemHostAlloc(byref(made), c_size_t(size), 0))
+            host.append((made, size))
+        place, room = self.dice.choice(host)
+        size = min(size, room)
+        check(cuda.cuMemcpyHtoDAsync_v2(pointer, place, c_size_t(size), self.stream()))
+        check(cuda.cuMemsetD8Async(pointer, 0, c_size_t(size), self.stream()))
+        check(cuda.cuMemcpyDtoHAsync_v2(place, pointer, c_size_t(size), self.stream()))
+        if self.dice.random() < 0.3:
+            check(cuda.cuMemFreeHost(place))
+            host.remove((place, room))
+        self.calls += 3
+
+    def use_library(self) -> None:
+        """Launch a kernel of a library that is loaded with its first launch."""
+        library, kernel = c_void_p(), c_void_p()
+        check(cuda.cuLibraryLoadData(byref(library), b"\0\0\0\0", None, None, 0, None, None, 0))
+        check(cuda.cuLibraryGetKernel(byref(kernel), library, b"us5"))
+        launch(kernel, self.stream())
+        check(cuda.cuCtxSynchronize())
+        check(cuda.cuLibraryUnload(library))
+        self.calls += 5
 
     def capture(self) -> None:
         """Capture a new stream, and launch the graph some times."""
         stream, graph, made, pointer = new_stream(), c_void_p(), c_void_p(), c_uint64()
         check(cuda.cuStreamBeginCapture_v2(stream, self.dice.choice(self.modes)))
         for _ in range(self.dice.choice((1, 5, 60))):
-            launch(self.dice.choice(self.here.kernels), stream)
+            launch(self.kernel(), stream)
             self.calls += 1
         if self.dice.random() < 0.3:
             check(cuda.cuMemAllocAsync(byref(pointer), c_size_t(self.dice.choice(SIZES)), stream))
@@ -151,21 +205,40 @@ class Program:
         os.waitpid(child, 0)
 
     def step(self) -> None:
-        common = (self.run, self.run, self.run, self.add_stream, self.end_stream, self.use_event, self.allocate)
-        rare = (self.new_context, self.end_context, self.switch, self.wait, self.capture)
+        common = (
+            self.run,
+            self.run,
+            self.run,
+            self.add_stream,
+            self.end_stream,
+            self.use_event,
+            self.allocate,
+            self.copy,
+        )
+        rare = (
+            self.new_context,
+            self.end_context,
+            self.switch,
+            self.wait,
+            self.capture,
+            self.use_primary,
+            self.use_library,
+        )
         self.dice.choice(common * 3 + rare)()
         self.calls += 1
 
 
 def main(seed: int, calls: int, threads: int) -> None:
     check(cuda.cuInit(0))
+    devices = c_int()
+    check(cuda.cuDeviceGetCount(byref(devices)))
     dice = random.Random(seed)
     # A capture in global mode forbids much to other threads, which would be this program's own fault.
     modes = (GLOBAL, THREAD_LOCAL, RELAXED) if threads == 1 else (THREAD_LOCAL, RELAXED)
     programs: list[Program] = []
 
     def work(number: int) -> None:
-        program = Program(seed * 100 + number, modes)
+        program = Program(seed * 100 + number, modes, devices.value, is_only=threads == 1)
         programs.append(program)
         while program.calls < calls:
             program.step()

@@ -1,0 +1,25 @@
+# Libraries that go into container images are loadable with glibc 2.17 or later: see older.c and newer.c.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(OLD_LIBC GLIBC_2.2.5)
+else()
+  set(OLD_LIBC GLIBC_2.17)
+endif()
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map "${OLD_LIBC} { global: *; };\n")
+foreach(name libdl.so.2 libpthread.so.0)
+  add_library(${name} SHARED EXCLUDE_FROM_ALL oldlibc/older.c)
+  target_compile_options(${name} PRIVATE -fno-builtin)
+  set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX "" NO_SONAME ON C_VISIBILITY_PRESET default
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/oldlibc)
+  target_link_options(${name} PRIVATE -nostdlib -Wl,-soname,${name}
+    -Wl,--version-script,${CMAKE_CURRENT_BINARY_DIR}/oldlibc.map)
+endforeach()
+target_compile_definitions(libdl.so.2 PRIVATE FOR_LIBDL)
+# link_old_libc(TARGET [SOURCES...]): the sanitizers need the machine's libc.
+function(link_old_libc target)
+  if(MILLIGPU_SANITIZE)
+    return()
+  endif()
+  target_sources(${target} PRIVATE ${ARGN})
+  target_link_libraries(${target} PRIVATE -Wl,--no-as-needed libdl.so.2 libpthread.so.0 -Wl,--as-needed)
+  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
+endfunction()
