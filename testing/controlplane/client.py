@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from milligpu.kube.api import JSON, JSON_PATCH, TIMEOUT_S, ApiNotSent, ApiRefused, ApiUnanswered
-from milligpu.model.names import CALENDARS_PATH, LAYOUTS_PATH
+from milligpu.model.names import GROUP_VERSION
 from testing.controlplane.clock import ProcessLoop, VirtualClock
 from testing.controlplane.objects import GONE, NOT_FOUND, Refusal
 from testing.controlplane.server import Change, SimulatedServer
@@ -31,12 +31,14 @@ class Fault(Enum):
     LOST = "is lost on the way"
     NO_ANSWER = "is carried out, and its answer is lost"
     LATE = "is carried out 20 s later, without an answer"
+    SLOW = "is carried out and answered 3 s later"
     TOO_MANY = "is answered with 429"
     NOT_NOW = "is answered with 503, to be sent again after 3 s"
     BROKEN = "is answered with 500"
     BROKEN_AFTER = "is carried out and answered with 500"
 
 
+_DELAY_S = {Fault.LATE: 20.0, Fault.SLOW: 3.0}
 # Status and Retry-After.
 _STATUS = {
     Fault.TOO_MANY: (429, 1.0),
@@ -92,6 +94,11 @@ class Stream:
         self.ended = False
         self._sent: deque[bytes] = deque(maxlen=4)
         self._last_at = 0.0
+
+    @property
+    def delivered(self) -> bool:
+        """Whether all that was sent has arrived."""
+        return not self.half_open and self._last_at < self._network.clock.now
 
     def put(self, line: "bytes | BaseException | None") -> None:
         """Deliver after the watch's delay, in order; nothing arrives once the connection is half open."""
@@ -165,9 +172,6 @@ class SimulatedClient:
         if self.dead:
             raise ApiNotSent("dead")
         what, named = f"{method} {path}", _kind_of(path, kind)
-        if path.startswith((LAYOUTS_PATH, CALENDARS_PATH)):
-            # No simulated cluster has them. Without a draw of the dice, known seeds stay nearly the same runs.
-            raise ApiRefused(what, NOT_FOUND, "the server could not find the requested resource")
         document = msgspec.json.decode(msgspec.json.encode(body)) if body is not None else None
         fault = self._network.take(named)
         answer: asyncio.Future[bytes] = self._loop.create_future()
@@ -194,8 +198,8 @@ class SimulatedClient:
     def _dispatch(self, request: "_Request", fault: Fault | None, answer: "asyncio.Future[bytes]") -> None:
         clock, sent_at = self._network.clock, self._network.clock.now
         slow = self._network.list_s if request.kind.startswith("list") else 0.0
-        delay = self._network.trip() + (20.0 if fault is Fault.LATE else 0.0)
-        if fault is Fault.LATE:
+        delay = self._network.trip() + (_DELAY_S.get(fault, 0.0) if fault is not None else 0.0)
+        if fault in _DELAY_S:
             self._network.late_until = max(self._network.late_until, sent_at + delay)
 
         def carry_out() -> None:
@@ -206,7 +210,7 @@ class SimulatedClient:
                 result = refusal
             if fault in _STATUS:
                 result = _refusal(fault)
-            if fault is None or fault in _STATUS:
+            if fault is None or fault is Fault.SLOW or fault in _STATUS:
                 clock.after(self._network.trip() + slow, lambda: self._deliver(answer, result))
 
         if fault in {Fault.TOO_MANY, Fault.NOT_NOW, Fault.BROKEN}:
@@ -238,7 +242,7 @@ class SimulatedClient:
             pass  # objects that no code here reads
         elif parts[-1] == "resourcequotas":
             return b'{"items":[]}'
-        elif "gpuqueues" in parts or parts[-1] == "gpuclasses":
+        elif request.kind == "class":
             return self._queues(parts)
         elif method == "GET" and parts[:2] == ["api", "v1"] and len(parts) == 3:
             return self._list(parts[2], query)
@@ -256,7 +260,7 @@ class SimulatedClient:
 
     def _queues(self, parts: list[str]) -> bytes:
         queue = self._server.queue
-        if queue is None or parts[-1] == "gpuclasses":
+        if queue is None or "gpuqueues" not in parts:
             raise Refusal(NOT_FOUND, "the server could not find the requested resource")
         head = msgspec.json.encode({"resourceVersion": str(self._server.version)})
         return b'{"metadata":' + head + b',"items":[' + msgspec.json.encode(queue) + b"]}"
@@ -354,6 +358,8 @@ def _kind_of(path: str, kind: str) -> str:
     last = plain.rsplit("/", 1)[1]
     if "/leases" in plain:
         return "lease"
+    if plain.startswith(f"/apis/{GROUP_VERSION}/"):
+        return "class"
     if last == "status" and "/nodes/" in plain:
         return "node"
     if kind == JSON_PATCH and plain.rsplit("/", 2)[1] == "pods":
@@ -364,8 +370,7 @@ def _kind_of(path: str, kind: str) -> str:
         return "resize" if kind == JSON_PATCH else "nominate"
     return {
         "binding": "bind",
+        "eviction": "evict",
         "events": "event",
         "resourcequotas": "quota",
-        "gpuclasses": "class",
-        "gpuqueues": "class",
     }.get(last, "read")

@@ -6,8 +6,10 @@ with SIGSTOP. A killed process never runs again.
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -36,23 +38,17 @@ class VirtualClock:
         self.now = until
 
 
-class _NoFiles:
-    """A selector without files: the clock decides when the loop runs."""
-
-    def select(self, timeout: float | None = None) -> list[Any]:  # noqa: ARG002 - as a selector has it
-        return []
-
-    def close(self) -> None:
-        pass
-
-
 class ProcessLoop(asyncio.BaseEventLoop):
-    """The event loop of one simulated process."""
+    """The event loop of one simulated process.
+
+    It has no files and no sleep: its timers are the clock's, and the clock runs one turn of the loop at a time. So
+    turns of several processes come in the order of their times.
+    """
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self._virtual = clock
-        self._selector = _NoFiles()
+        self._due: deque[asyncio.Handle] = deque()
         self._woken = False
         self._paused = False
         self._dead = False
@@ -63,52 +59,68 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.errors: list[str] = []
         """Exceptions that no task of the process caught."""
 
-    # -- what BaseEventLoop leaves open ---
+    # -- as asyncio calls it ---
 
     def time(self) -> float:
         return self._virtual.now
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        pass
-
-    def _write_to_self(self) -> None:
-        self._wake()
-
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = super().call_soon(callback, *args, context=context)
-        self._wake()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._put(handle)
         return handle
+
+    call_soon_threadsafe = call_soon
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = super().call_at(when, callback, *args, context=context)
-        self._virtual.at(when, self._step)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._virtual.at(when, partial(self._put, handle))
         return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._virtual.now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Leave it to the clock, which finds that the handle was cancelled."""
 
     # -- life ---
 
-    def _wake(self) -> None:
-        if not self._woken:
-            self._woken = True
-            self._virtual.at(self._virtual.now, self._step)
+    def _put(self, handle: asyncio.Handle) -> None:
+        if not handle.cancelled():
+            self._due.append(handle)
+            if not self._woken:
+                self._woken = True
+                self._virtual.at(self._virtual.now, self._step)
 
     def _step(self) -> None:
         """Run what is ready now, once."""
         if not (self._paused or self._dead):
             self._woken = False
-            self.stop()
-            self.run_forever()
-            self._count_down()
+            self._turn()
+            if self.die_in:
+                self._count_down()
+
+    def _turn(self) -> None:
+        due, self._due = self._due, deque()
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            for handle in due:
+                if not handle.cancelled():
+                    handle._run()  # pyright: ignore[reportPrivateUsage] - as every event loop does
+        finally:
+            asyncio._set_running_loop(outer)
 
     def _count_down(self) -> None:
         """Kill the process after a turn of the loop: between any two awaits of its tasks."""
-        if self.die_in:
-            self.die_in -= 1
-            if not self.die_in:
-                self._virtual.after(0.0, self.on_death)
+        self.die_in -= 1
+        if not self.die_in:
+            self._virtual.after(0.0, self.on_death)
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> "asyncio.Task[object]":
         return self.create_task(work)
@@ -117,8 +129,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._paused = True
 
     def resume(self) -> None:
-        self._paused, self._woken = False, False
-        self._wake()
+        self._paused, self._woken = False, True
+        self._virtual.at(self._virtual.now, self._step)
 
     def kill(self) -> None:
         """End the process; closing its coroutines has no effect on other processes."""
@@ -130,8 +142,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
             for task in tasks:
                 task.cancel()
             for _ in range(5):
-                self.stop()
-                self.run_forever()
+                self._turn()
         self.close()
 
     def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 _OURS = "milligpu."
 _PREFIX = "uid-"
 # Caches that have a limit of their own.
-_BOUNDED = frozenset(
-    {"_templates", "_shapes", "_texts", "_failed", "_masks", "_offers", "placer", "_placer", "_log"}
-)
+_CACHES = {"_templates", "_shapes", "_texts", "_failed", "_masks", "_offers", "placer", "_placer", "_log"}
+# The kinds of GPUs that were ever seen, among them "no GPU" for a node that lost all of them.
+_KINDS = {"kinds", "kind_gpus", "_kind_of"}
+_BOUNDED = frozenset(_CACHES | _KINDS)
 # A list, dictionary or set counts by its elements: Python returns its memory only when it grows again.
 _ELEMENT = 8
 

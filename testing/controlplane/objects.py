@@ -4,7 +4,7 @@ from copy import deepcopy
 from typing import Any
 
 Document = dict[str, Any]
-NOT_FOUND, CONFLICT, GONE, INVALID = 404, 409, 410, 422
+NOT_FOUND, CONFLICT, GONE, INVALID, TOO_MANY = 404, 409, 410, 422, 429
 
 
 class Refusal(Exception):

@@ -10,9 +10,13 @@ from milligpu.model import names
 from milligpu.model.footprint import grant_demands
 from milligpu.model.gpu import Gpu
 from milligpu.model.request import ContainerKind
+from milligpu.wire.evictions import EvictionRequest, encode_evictions
 from milligpu.wire.grant import decode_grant
 from milligpu.wire.inventory import encode_inventory
-from testing.controlplane.objects import CONFLICT, NOT_FOUND, Document, Refusal, apply_json_patch
+from testing.controlplane.objects import CONFLICT, NOT_FOUND, TOO_MANY, Document, Refusal, apply_json_patch
+
+# After a disruption budget refused, evictions are tried again less and less often; a new leader starts over.
+_REFUSALS_MAX, _REFUSALS_S = 12, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class SimulatedNode:
     there: bool = True
     lost: int = 0
     """How many of its GPUs, the last ones, the agent does not find."""
+    evicts: list[EvictionRequest] = field(default_factory=list[EvictionRequest])
+    """The pods that its agent asks to evict."""
 
     @property
     def found(self) -> list[Gpu]:
@@ -50,6 +56,8 @@ class SimulatedServer:
 
     now: Callable[[], float]
     version: int = 0
+    changed_at: float = 0.0
+    """When a pod or node was last written."""
     pods: dict[str, Document] = field(default_factory=dict[str, Document])
     nodes: dict[str, Document] = field(default_factory=dict[str, Document])
     gpus: dict[tuple[str, str], Gpu] = field(default_factory=dict[tuple[str, str], Gpu])
@@ -63,14 +71,26 @@ class SimulatedServer:
     compacted: int = 0
     listeners: list[Callable[[Change], object]] = field(default_factory=list[Callable[[Change], object]])
     violations: list[str] = field(default_factory=list[str])
+    hasty: list[str] = field(default_factory=list[str])
+    """Evictions that were tried again too often."""
     forgiven: set[str] = field(default_factory=set[str])
     """Pods whose grant was written by an instance that no longer led: the agent refuses what exceeds a GPU."""
-    bound_at: dict[str, float] = field(default_factory=dict[str, float])
+    bound: list[Callable[[Document], None]] = field(default_factory=list[Callable[[Document], None]])
+    """Called with every pod that was bound."""
+    budget_until: float = 0.0
+    """Until then a disruption budget refuses all evictions."""
+    refused: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """When evictions of each pod were refused."""
+    _demands: dict[tuple[str, str], dict[str, tuple[int, int]]] = field(
+        default_factory=dict[tuple[str, str], dict[str, tuple[int, int]]]
+    )
+    """What grants come to, by node and text: they are added up after every write."""
 
     # -- writing ---
 
     def _record(self, kind: str, type_: str, thing: Document) -> None:
         self.version += 1
+        self.changed_at = self.now()
         thing["metadata"]["resourceVersion"] = str(self.version)
         change = Change(self.version, kind, type_, msgspec.json.encode(thing))
         self.history.append(change)
@@ -80,6 +100,7 @@ class SimulatedServer:
     def put_node(self, node: SimulatedNode) -> None:
         """Write the node as its agent and kubelet report it, or delete it."""
         old = self.nodes.get(node.name)
+        self._demands.clear()
         for gpu in node.gpus:
             self.gpus[node.name, gpu.uuid] = gpu
         if not node.there:
@@ -93,7 +114,10 @@ class SimulatedServer:
             "metadata": {
                 "name": node.name,
                 "uid": f"node-{node.name}",
-                "annotations": {names.INVENTORY: encode_inventory(node.found)},
+                "annotations": {
+                    names.INVENTORY: encode_inventory(node.found),
+                    **({names.EVICT: encode_evictions(node.evicts)} if node.evicts else {}),
+                },
                 "labels": {"kubernetes.io/hostname": node.name},
             },
             "spec": {},
@@ -133,23 +157,18 @@ class SimulatedServer:
             pod["metadata"]["annotations"][key] = value
             self._modified(pod)
 
-    def set_unschedulable(self, name: str, uid: str, message: str, *, clear: bool) -> None:
-        """Write the condition that kube-scheduler sets on a pod that it cannot place."""
+    def set_unschedulable(self, name: str, uid: str, message: str, *, nominate: str | None) -> None:
+        """Write the condition that kube-scheduler sets on a pod that it cannot place, and a nomination, if any."""
         pod = self.pods.get(name)
         if pod is None or pod["metadata"]["uid"] != uid or pod["spec"].get("nodeName"):
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         status = {**pod["status"], "conditions": [condition]}
-        if clear:
-            status["nominatedNodeName"] = ""
+        if nominate is not None:
+            status["nominatedNodeName"] = nominate
         if status != pod["status"]:
             pod["status"] = status
             self._modified(pod)
-
-    def set_nominated(self, name: str, uid: str, node: str) -> None:
-        """Write the nomination that kube-scheduler sets on a pod for which it evicts others."""
-        self._pod(name, uid)["status"]["nominatedNodeName"] = node
-        self._modified(self.pods[name])
 
     @staticmethod
     def ended(pod: Document) -> bool:
@@ -181,12 +200,21 @@ class SimulatedServer:
         pod["metadata"]["annotations"].update(binding["metadata"].get("annotations") or {})
         pod["status"]["conditions"] = []
         self._granted(pod, forgiven=forgiven)
-        self.bound_at[pod["metadata"]["uid"]] = self.now()
+        if not forgiven:
+            for each in self.bound:
+                each(pod)
 
     def evict(self, name: str, eviction: Document) -> None:
-        """Delete a pod, unless it is only asked whether it may be."""
+        """Delete a pod, unless it is only asked whether it may be, or a disruption budget refuses."""
         options: Document = eviction["deleteOptions"]
-        self._pod(name, options["preconditions"]["uid"])
+        uid = options["preconditions"]["uid"]
+        self._pod(name, uid)
+        if self.now() < self.budget_until:
+            times = self.refused.setdefault(uid, [])
+            times.append(self.now())
+            if len(times) > _REFUSALS_MAX and times[-1] - times[-1 - _REFUSALS_MAX] < _REFUSALS_S:
+                self.hasty.append(f"eviction of {name} was refused {_REFUSALS_MAX} times in {_REFUSALS_S:g} s")
+            raise Refusal(TOO_MANY, "Cannot evict pod as it would violate the pod's disruption budget.")
         if "dryRun" not in options:
             self.delete_pod(name, force=False)
 
@@ -249,16 +277,21 @@ class SimulatedServer:
         node = pod["spec"].get("nodeName")
         if text is None or not node or self.ended(pod):
             return {}
-        kinds = {each["name"]: ContainerKind.MAIN for each in pod["spec"]["containers"]}
-        gpus = {uuid: gpu for (where, uuid), gpu in self.gpus.items() if where == node}
-        found = grant_demands(decode_grant(text).containers, kinds, gpus)
-        return {uuid: (demand.milli, demand.mib) for uuid, demand in found.items()}
+        known = self._demands.get((node, text))
+        if known is None:
+            kinds = {each["name"]: ContainerKind.MAIN for each in pod["spec"]["containers"]}
+            gpus = {uuid: gpu for (where, uuid), gpu in self.gpus.items() if where == node}
+            found = grant_demands(decode_grant(text).containers, kinds, gpus)
+            known = {uuid: (int(demand.milli), int(demand.mib)) for uuid, demand in found.items()}
+            self._demands[node, text] = known
+        return known
 
     def used(self, node: str, without: frozenset[str] = frozenset()) -> dict[str, tuple[int, int]]:
         """Milli and MiB of each GPU of a node that pods hold."""
         sums: dict[str, tuple[int, int]] = {}
+        left_out = self.forgiven | without
         for pod in self.pods.values():
-            if pod["spec"].get("nodeName") == node and pod["metadata"]["uid"] not in self.forgiven | without:
+            if pod["spec"].get("nodeName") == node and pod["metadata"]["uid"] not in left_out:
                 for uuid, (milli, mib) in self.demands(pod).items():
                     have = sums.get(uuid, (0, 0))
                     sums[uuid] = have[0] + milli, have[1] + mib

@@ -10,13 +10,24 @@ from testing.controlplane.steps import Step
 
 
 def shrink(
-    setting: Setting, steps: Sequence[Step], failure: Failure, until: float = float("inf")
+    setting: Setting,
+    steps: Sequence[Step],
+    failure: Failure,
+    until: float = float("inf"),
+    steps_enough: int = 0,
 ) -> tuple[list[Step], Failure]:
-    """Return fewer steps with which the same invariant breaks; `until` is when to stop, by `time.monotonic`."""
+    """Return fewer steps with which the same invariant breaks.
+
+    It stops when there are `steps_enough` left, or at `until`, by `time.monotonic`.
+    """
     steps, size = list(steps[: failure.at]), max(1, failure.at // 2)
-    while size and time.monotonic() < until:
+
+    def done() -> bool:
+        return len(steps) <= steps_enough or time.monotonic() >= until
+
+    while size and not done():
         at, shorter = 0, False
-        while at < len(steps) and time.monotonic() < until:
+        while at < len(steps) and not done():
             fewer = steps[:at] + steps[at + size :]
             found = run(setting, fewer)
             if found is not None and found.invariant == failure.invariant:
@@ -25,7 +36,7 @@ def shrink(
                 at += size
         size = size if shorter and size == 1 else size // 2
     for at, step in enumerate(steps):
-        if step.after and time.monotonic() < until:
+        if step.after and not done():
             sooner = [*steps[:at], replace(step, after=0.0), *steps[at + 1 :]]
             found = run(setting, sooner)
             if found is not None and found.invariant == failure.invariant:

@@ -14,7 +14,8 @@ from testing.controlplane.client import Fault
 from testing.controlplane.world import PodAsk, World
 
 _SIZES = (100, 200, 300, 400, 500, 600, 600, 700)
-_KINDS = ("bind", "bind", "bind", "nominate", "resize", "lease", "read", "list-pods", "list-nodes", "watch-pods")
+_REQUESTS = ("bind", "bind", "bind", "nominate", "resize", "lease", "read", "class", "node", "ungate", "evict")
+_KINDS = (*_REQUESTS, "list-pods", "list-nodes", "watch-pods")
 _BLOCKS = ("claim", "only", "refused")
 _CUTS = ("cut", "gone", "gone", "gone", "half-open", "repeat", "slow")
 
@@ -63,6 +64,8 @@ WEIGHTS = {
     "no-binds": 1,
     "late-binds": 1,
     "scheduler": 1,
+    "evict": 2,
+    "budget": 2,
 }
 
 
@@ -107,6 +110,8 @@ def _draw(dice: Random, what: str, pace: tuple[float, ...]) -> Step:
             text = str(dice.choice((0, 0.05, 0.5, 2)))
         case "gpu":
             text = dice.choice(("unhealthy", "ok", "ok", "lost"))
+        case "budget":
+            text = str(dice.choice((5, 30, 60)))
         case "pause":
             text = str(dice.choice((1, 8, 20)))
         case _:
@@ -226,6 +231,17 @@ def _gpu(world: World, number: int, words: list[str]) -> None:
     world.set_gpu(node, number % len(node.gpus), GpuState(words[0]))
 
 
+def _evict(world: World, number: int, _: list[str]) -> None:
+    """Let a node's agent ask to evict a pod."""
+    name = world.pod(number, running=True)
+    if name is not None:
+        world.ask_to_evict(name)
+
+
+def _budget(world: World, _: int, words: list[str]) -> None:
+    world.server.budget_until = world.clock.now + float(words[0])
+
+
 def _kill(world: World, number: int, _: list[str]) -> None:
     world.instances[number % len(world.instances)].kill()
 
@@ -290,6 +306,8 @@ _ACTIONS: dict[str, Callable[[World, int, list[str]], None]] = {
     "node": _node,
     "agent": _agent,
     "gpu": _gpu,
+    "evict": _evict,
+    "budget": _budget,
     "kill": _kill,
     "kill-at": _kill_at,
     "kill-in": _kill_in,

@@ -4,45 +4,45 @@ import asyncio
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import cache
 from random import Random
-from typing import cast
 
 import msgspec
 
 from milligpu.cluster.pod_entry import PodStage
 from milligpu.dialects.normal import NormalForm
-from milligpu.kube.api import ApiClient
-from milligpu.kube.watch import SharedWatch, Watch
 from milligpu.model import names
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu import Gpu, GpuState
 from milligpu.model.gpu_queue import GpuQueue, GpuQueues
+from milligpu.model.request import PodRef
 from milligpu.model.units import Mib
-from milligpu.scheduler.metrics import SchedulerMetrics
-from milligpu.scheduler.service import SchedulerService
-from milligpu.scheduler.settings import SchedulerSettings
-from milligpu.scheduler.term import LeaderTerm
 from milligpu.webhook.review import PodReviewer
-from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode
-from testing.controlplane.client import Network, SimulatedClient
+from milligpu.wire.evictions import EvictionRequest
+from testing.controlplane.client import Network
 from testing.controlplane.clock import ProcessLoop, VirtualClock
 from testing.controlplane.kube_scheduler import CLAIM, ONLY, REFUSED, KubeSchedulerModel
 from testing.controlplane.objects import Document, apply_json_patch
 from testing.controlplane.server import Change, SimulatedNode, SimulatedServer
+from testing.controlplane.service_process import ServiceProcess
 
 _MIB = Mib(16384)
 # kube-scheduler's httpTimeout.
 _ASK_S = 5.0
 # A kubelet ends a pod that is deleted.
 _GRACE_S = 0.5
-_RESTART_S = 1.0
 _TERM = {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}}
 _PREFERS = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_TERM]}}}
 
 
+_OWNER = {"apiVersion": "v1", "kind": "ReplicationController", "name": "c", "uid": "c", "controller": True}
+# From a question of kube-scheduler to its answer.
+_ASKED_S = 0.002
+# A GPU that was unhealthy for this long gets no share: reservations from before have ended.
+_UNHEALTHY_S = 35.0
 QUEUE = "line"
 _QUEUES = GpuQueues([GpuQueue(QUEUE)])
+_REVIEWER = PodReviewer(NormalForm, queues=lambda: _QUEUES)
 
 
 def _ordinary(pod: Document) -> bool:
@@ -50,101 +50,19 @@ def _ordinary(pod: Document) -> bool:
     return not notes.keys() & {CLAIM, ONLY, REFUSED}
 
 
-class ServiceProcess:
-    """One instance of the service; when it ends it is restarted, as by a Deployment."""
+def _admit(pod: Document) -> Document:
+    """Answer the API server's admission review, and apply the patch."""
+    patch = _review(msgspec.json.encode({**pod, "metadata": {**pod["metadata"], "name": "any"}}))
+    return apply_json_patch(pod, msgspec.json.decode(patch))
 
-    def __init__(self, name: str, clock: VirtualClock, server: SimulatedServer, network: Network) -> None:
-        self.name = name
-        self._clock = clock
-        self._server = server
-        self._network = network
-        self._lives = count(1)
-        self.paused_until = 0.0
-        self.errors: list[str] = []
-        self._start()
 
-    def _start(self) -> None:
-        self.identity = f"{self.name}-{next(self._lives)}"
-        self.loop = ProcessLoop(self._clock)
-        self.loop.on_death = self.kill
-        self.client = SimulatedClient(self._server, self._network, self.loop, self.identity)
-        self.client.on_death = self.kill
-        self._reviewer = PodReviewer(NormalForm, queues=lambda: _QUEUES)
-        self.service = SchedulerService(SchedulerMetrics())
-        self._main = self.loop.spawn(self._run())
-
-    async def _run(self) -> None:
-        api = cast(ApiClient, self.client)
-        nodes = SharedWatch(Watch(api, "/api/v1/nodes", KubeNode))
-        classes = SharedWatch(Watch(api, names.CLASSES_PATH, KubeGpuClass, retry_s=10.0, optional=True))
-        queues = SharedWatch(Watch(api, names.QUEUES_PATH, KubeGpuQueue, retry_s=10.0, optional=True))
-        settings = SchedulerSettings(self.identity)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(nodes.run())
-                tasks.create_task(classes.run())
-                tasks.create_task(queues.run())
-                tasks.create_task(
-                    self.service.lead(
-                        api, settings, nodes, classes, queues, now=self.loop.time, clock=self.loop.time
-                    )
-                )
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self.errors.append(f"{self.identity} died: {error!r} {getattr(error, 'exceptions', '')}")
-
-    def admit(self, pod: Document) -> Document:
-        """Answer the API server's admission review, and apply the patch."""
-        body = msgspec.json.encode({"request": {"uid": "review", "kind": {"kind": "Pod"}, "object": pod}})
-        response: Document = msgspec.json.decode(self._reviewer.review(body))["response"]
-        assert response["allowed"], response
-        return apply_json_patch(pod, msgspec.json.decode(base64.b64decode(response["patch"])))
-
-    @property
-    def term(self) -> LeaderTerm | None:
-        term = self.service.term
-        return term if term is not None and term.ready and term.valid() else None
-
-    def kill(self) -> None:
-        """SIGKILL; requests that were sent may still be carried out."""
-        if not self.client.dead:
-            self.client.dead = True
-            self.errors += self.loop.errors
-            self.loop.kill()
-            self._clock.after(_RESTART_S, self._start)
-
-    def stop(self) -> None:
-        """Send SIGTERM; the service needs some time to end."""
-        client, main = self.client, self._main
-        if not client.dead:
-            self.loop.call_soon(main.cancel)
-            main.add_done_callback(lambda _: self._clock.after(0.0, self._stopped(client)))
-
-    def _stopped(self, client: SimulatedClient) -> Callable[[], None]:
-        def end() -> None:
-            if self.client is client:
-                self.kill()
-
-        return end
-
-    def pause(self, seconds: float) -> None:
-        loop = self.loop
-        loop.pause()
-        self.paused_until = self._clock.now + seconds
-
-        def resume() -> None:
-            if self.loop is loop and not self.client.dead:
-                loop.resume()
-
-        self._clock.after(seconds, resume)
-
-    def end(self) -> None:
-        """Close the loop, when the simulation is over."""
-        if not self.client.dead:
-            self.client.dead = True
-            self.errors += self.loop.errors
-            self.loop.kill()
+@cache
+def _review(pod: bytes) -> bytes:
+    """The patch of the webhook, which depends on nothing but the pod; many pods differ only in their names."""
+    body = b'{"request":{"uid":"review","kind":{"kind":"Pod"},"object":' + pod + b"}}"
+    response: Document = msgspec.json.decode(_REVIEWER.review(body))["response"]
+    assert response["allowed"], response
+    return base64.b64decode(response["patch"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +107,14 @@ class World:
         for node in self.nodes:
             self.server.put_node(node)
         self.server.listeners.append(self._kubelet)
+        self.server.bound.append(self._check_health)
+        self.on_unhealthy: list[str] = []
+        """Shares of GPUs that were known to be unhealthy."""
+        self._unhealthy_since: dict[str, float] = {}
+        self.on_filter: Callable[[bytes], Callable[[bytes], None] | None] = lambda _: None
+        """Called with each request to filter; what it returns, with the answer."""
+        self.unasked: list[str] = []
+        """Pods with preferences for which kube-scheduler was not asked to compare the nodes that fit."""
         self._scheduler_loop = ProcessLoop(self.clock)
         self.scheduler = KubeSchedulerModel(
             self._scheduler_loop, self.server, self._ask, hints=hints, clears=clears
@@ -198,7 +124,7 @@ class World:
         self._scheduler_loop.spawn(self.scheduler.run())
         self.instances = [ServiceProcess(name, self.clock, self.server, self.network) for name in ("a", "b")]
         if queue:
-            meta = {"name": QUEUE, "uid": "uid-queue", "resourceVersion": "1"}
+            meta = {"name": QUEUE, "uid": "queue", "resourceVersion": "1"}
             self.server.queue = {"metadata": meta, "spec": {"order": "fifo"}}
             self.server.ungated.append(self._check_order)
         self.out_of_order: list[str] = []
@@ -212,16 +138,23 @@ class World:
     def leader(self) -> ServiceProcess | None:
         return next((each for each in self.instances if not each.client.dead and each.term is not None), None)
 
+    def leading(self) -> list[str]:
+        """The instances that may write now by their own clocks, paused ones included."""
+        living = [each for each in self.instances if not each.client.dead]
+        terms = [(each.identity, each.service.term) for each in living]
+        return [name for name, term in terms if term is not None and term.valid()]
+
     async def _ask(self, verb: str, body: bytes) -> bytes:
         leader = self.leader
         if leader is None:
             await asyncio.sleep(0.001)
             raise Unavailable("connection refused")
         answer: asyncio.Future[tuple[int, bytes]] = self._scheduler_loop.create_future()
-        loop, service, client = leader.loop, leader.service, leader.client
+        look = self.on_filter(body) if verb == "filter" else None
+        loop, routes, client = leader.loop, leader.routes, leader.client
 
         async def handle() -> None:
-            response = await service.routes().answer(b"POST", f"/{verb}".encode(), body)
+            response = await routes.answer(b"POST", f"/{verb}".encode(), body)
             self.clock.after(0.0005, lambda: arrive(response.status, response.body))
 
         def arrive(status: int, found: bytes) -> None:
@@ -242,6 +175,8 @@ class World:
             leader.errors.append(f"{verb} failed: {found.decode()}")
         if status != 200:
             raise Unavailable(f"{status}")
+        if look is not None:
+            look(found)
         return found
 
     # -- pods ---
@@ -260,7 +195,13 @@ class World:
         if ask.refused:
             notes[REFUSED] = "yes"
         pod: Document = {
-            "metadata": {"name": name, "namespace": "default", "annotations": notes, "labels": {}},
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "annotations": notes,
+                "labels": {},
+                "ownerReferences": [_OWNER],
+            },
             "spec": {
                 "priority": ask.priority,
                 **(_PREFERS if ask.choosy else {}),
@@ -273,11 +214,25 @@ class World:
         serving = [each for each in self.instances if not each.client.dead and each.paused_until <= self.clock.now]
         if not serving:
             return None
-        pod = serving[self.created % len(serving)].admit(pod)
+        pod = _admit(pod)
         pod["metadata"]["uid"] = f"uid-{name}" if name not in self._names else f"uid-{name}.{self.created}"
         self._names.add(name)
         self.server.create_pod(pod)
         return name
+
+    def _check_health(self, pod: Document) -> None:
+        """A leader that has seen for long that a GPU is unhealthy gives no share of it."""
+        for uuid in self.server.demands(pod):
+            since = self._unhealthy_since.get(uuid, self.clock.now)
+            if self.clock.now - since > _UNHEALTHY_S and self._follows("nodes"):
+                self.on_unhealthy.append(f"{pod['metadata']['name']} got a share of {uuid}")
+
+    def _follows(self, kind: str) -> bool:
+        """Whether the leader has seen every change of the pods or nodes."""
+        leader = self.leader
+        return leader is not None and any(
+            each.kind == kind and each.owner == leader.identity and each.delivered for each in self.network.streams
+        )
 
     def _check_order(self, pod: Document) -> None:
         """An older pod that asks for the same must have its place already when a younger one is let go."""
@@ -308,8 +263,21 @@ class World:
         ]
         return found[number % len(found)] if found else None
 
+    def ask_to_evict(self, name: str) -> None:
+        """Let the agent of a pod's node ask to evict it, next to those that it has asked for."""
+        pod = self.server.pods[name]
+        node = next(each for each in self.nodes if each.name == pod["spec"]["nodeName"])
+        ref = PodRef("default", name, pod["metadata"]["uid"])
+        node.evicts = [each for each in node.evicts if each.pod != ref] + [EvictionRequest(ref, "refused")]
+        if node.there:
+            self.server.put_node(node)
+
     def set_gpu(self, node: SimulatedNode, at: int, state: GpuState) -> None:
         node.gpus[at] = replace(node.gpus[at], state=state)
+        if state is GpuState.OK:
+            self._unhealthy_since.pop(node.gpus[at].uuid, None)
+        else:
+            self._unhealthy_since.setdefault(node.gpus[at].uuid, self.clock.now)
         self.server.put_node(node)
 
     def make_claim(self, name: str) -> None:
@@ -324,18 +292,34 @@ class World:
         for each in self.instances:
             each.client.die_at, each.loop.die_in = None, 0
         self.scheduler.forgets_binds_until = self.scheduler.binds_late_until = 0.0
+        self.server.budget_until = 0.0
         for node in self.nodes:
-            if not (node.there and node.agent) or node.lost:
-                node.there, node.agent, node.lost = True, True, 0
+            if not (node.there and node.agent) or node.lost or node.evicts:
+                node.there, node.agent, node.lost, node.evicts = True, True, 0, []
                 self.server.put_node(node)
 
+    def restore(self) -> None:
+        """Make the cluster as it was at its start: no pods, and all GPUs healthy."""
+        for name in tuple(self.server.pods):
+            self.server.delete_pod(name, force=True)
+        for node in self.nodes:
+            for at in range(len(node.gpus)):
+                self.set_gpu(node, at, GpuState.OK)
+
     def calm(self) -> bool:
-        """Whether a leader follows pods and nodes, and no process is paused."""
+        """Whether a leader follows pods and nodes, no process is paused, and no pod waits after an error."""
         leader = self.leader
         if leader is None or any(each.paused_until > self.clock.now for each in self.instances):
             return False
+        if self.scheduler.backing_off([pod["metadata"]["uid"] for pod in self.waiting()]):
+            return False
         open_ = {each.kind for each in self.network.streams if each.owner == leader.identity and not each.half_open}
         return open_ - {"gpuqueues"} == {"pods", "nodes"}
+
+    def undisturbed(self) -> bool:
+        """Whether the leader knew the cluster when it was asked: it is calm, and nothing has changed since."""
+        known = self.clock.now - self.server.changed_at >= _ASKED_S
+        return known and self.calm() and self._follows("pods") and self._follows("nodes")
 
     def waiting(self) -> list[Document]:
         """Waiting pods that nothing but GPUs keeps from being placed; of those in the queue only the first."""
@@ -350,6 +334,15 @@ class World:
             and REFUSED not in pod["metadata"]["annotations"]
             and (not pod["spec"].get("schedulingGates") or pod is first)
         ]
+
+    def blocked(self) -> set[str]:
+        """The uids of waiting pods that something other than GPUs keeps from being placed."""
+        free = {pod["metadata"]["uid"] for pod in self.waiting()}
+        return {
+            pod["metadata"]["uid"]
+            for pod in self.server.pods.values()
+            if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates")
+        } - free
 
     def close(self) -> list[str]:
         """End all processes; return the errors that they did not expect."""

@@ -2,9 +2,12 @@
 
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.pod_entry import PodStage
-from milligpu.cluster.preemption import choose_node, choose_victims
+from milligpu.cluster.preemption import choose_node, choose_victims, evicted_with
 from milligpu.cluster.reservations import RESERVED_S
-from milligpu.model.grant import Grant
+from milligpu.model import names
+from milligpu.model.grant import GpuShare, Grant
+from milligpu.model.request import Share
+from milligpu.model.units import Mib, Milli
 from tests.cluster.objects import pod
 from tests.cluster.test_state import World, kubernetes
 from tests.cluster.test_state import json as text
@@ -116,6 +119,20 @@ def test_no_pod_is_evicted_for_one_that_was_given_a_place_and_is_not_bound() -> 
     assert choose_node(world.state, high, ["n0"]) is None
 
 
+def test_no_pod_is_evicted_for_one_that_has_a_place_already() -> None:
+    world, _ = full()
+    high = observed(world, "high", 500, 10)
+    chosen = choose_node(world.state, high, ["n0"])
+    assert chosen is not None
+    world.state.reservations.begin_preemption(high, *chosen)
+    for victim in chosen[1]:
+        world.state.drop_pod(victim)
+    entry = world.state.entry("uid-high")
+    assert entry is not None
+    assert entry.stage is PodStage.RESERVED
+    assert choose_node(world.state, high, ["n0"]) is None
+
+
 def test_a_pod_that_is_being_deleted_leaves_its_share_before_others_are_evicted() -> None:
     world, _ = full()
     for name in ("a", "b"):
@@ -130,3 +147,31 @@ def test_of_equal_pods_the_youngest_leaves() -> None:
     for name in ("first", "second"):
         place(world, name, 500)
     assert choose_victims(world.state, observed(world, "high", 500, 10), "n0") == ["uid-second"]
+
+
+def anybody(_: object) -> bool:
+    return True
+
+
+def test_a_group_leaves_as_a_whole_or_not_at_all() -> None:
+    world = World(cards=2)
+    notes = {names.GROUP: "job", names.GROUP_SIZE: "2"}
+    for name, gpu in (("a", "GPU-n0-0"), ("b", "GPU-n0-1")):
+        shares = (GpuShare(gpu, Share(Milli(1000), Mib(16384), Milli(1000))),)
+        found = pod(name, 1000, notes=notes, grant=Grant(f"uid-{name}", "n0", {"main": shares}))
+        world.state.put_pod(world.pods.read(kubernetes.decode_pod(text.dumps(found).encode())))
+    spec = observed(world, "high", 500, 10)
+    assert choose_victims(world.state, spec, "n0") == [], "kube-scheduler would leave the other one running"
+    (victim,) = choose_victims(world.state, spec, "n0", anybody)
+    (other,) = evicted_with(world.state, [victim])
+    assert {victim, other.spec.pod.uid} == {"uid-a", "uid-b"}
+    world.state.is_protected = lambda entry: entry.spec.pod.uid == "uid-b"
+    assert choose_victims(world.state, spec, "n0", anybody) == []
+
+
+def test_a_protected_pod_is_not_evicted() -> None:
+    world, _ = full()
+    world.state.is_protected = lambda entry: entry.spec.pod.uid == "uid-a"
+    assert choose_victims(world.state, observed(world, "high", 500, 10), "n0") == ["uid-b"]
+    world.state.is_protected = lambda _: True
+    assert choose_victims(world.state, observed(world, "high", 500, 10), "n0") == []

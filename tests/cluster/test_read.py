@@ -78,3 +78,25 @@ def test_a_changed_grant_is_noticed() -> None:
         assert reading.observed(pod("a", 300, grant=grant)).grant == grant
     another = Grant("uid-b", "n0", {"main": (GpuShare("GPU-n0-0", Share(Milli(300), Mib(4915), Milli(300))),)})
     assert reading.observed(pod("a", 300, grant=another)).grant is None
+
+
+def bound(name: str, at: str, **more: Any) -> dict[str, Any]:
+    share = GpuShare(f"GPU-{at}", Share(Milli(300), Mib(100), Milli(300)))
+    return with_token(name, 300, "aaaaa", grant=Grant(f"uid-{name}", at, {"main": (share,)}), **more)
+
+
+def test_bound_pods_of_one_template_are_read_once_on_whichever_nodes_they_are() -> None:
+    reading = Reading()
+    found = [reading.observed(bound(name, at)) for name, at in (("a", "n0"), ("b", "n1"), ("c", "n2"))]
+    assert reading.times == 1
+    assert [each.node for each in found] == ["n0", "n1", "n2"]
+    assert [each.grant.gpus for each in found if each.grant] == [("GPU-n0",), ("GPU-n1",), ("GPU-n2",)]
+
+
+def test_a_node_selector_that_looks_like_the_node_is_not_taken_for_it() -> None:
+    reading = Reading()
+    found = [
+        reading.observed(bound(at, at, nodeSelector={"nodeName": selected}))
+        for at, selected in (("n0", "n0"), ("n1", "n1"), ("n1", "n0"))
+    ]
+    assert [dict(each.spec.constraints.selector) for each in found[:2]] == [{"nodeName": "n0"}, {"nodeName": "n1"}]

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any, cast
 
 from milligpu.kube.api import ApiClient, ApiNotSent, ApiRefused
-from milligpu.kube.watch import Changed, Relisted, SharedWatch, Watch
+from milligpu.kube.watch import Changed, ListEnded, ListPage, Relisted, SharedWatch, Watch
 from milligpu.wire.kubernetes import KubeNode, ObjectMeta
 
 News = Relisted[KubeNode] | Changed[KubeNode]
@@ -113,3 +114,75 @@ def test_a_list_from_the_cache_is_never_older_than_what_was_seen() -> None:
 
 def test_a_version_that_the_api_server_does_not_have_yet_is_read_from_etcd() -> None:
     assert lists(Listing(ApiRefused("list", 504, "too large resource version")), 2, cached=True) == ["0", ""]
+
+
+class Pages:
+    """An API server whose lists have pages; a page may fail, and the next one waits until the test lets it go."""
+
+    def __init__(self, *pages: list[str] | Exception) -> None:
+        self.pages = list(pages)
+        self.asked: list[str] = []
+
+    async def get(self, path: str, timeout_s: float = 0.0) -> bytes:
+        del timeout_s
+        self.asked.append(path.partition("continue=")[2])
+        await asyncio.sleep(0)
+        page = self.pages.pop(0)
+        if isinstance(page, Exception):
+            raise page
+        more = f',"continue":"{len(self.asked)}"' if self.pages else ""
+        items = ",".join(f'{{"metadata":{{"name":"{name}","uid":"uid-{name}"}}}}' for name in page)
+        return f'{{"metadata":{{"resourceVersion":"7"{more}}},"items":[{items}]}}'.encode()
+
+    async def lines(self, path: str, silence_s: float) -> AsyncIterator[list[bytes]]:
+        del path, silence_s
+        await asyncio.Event().wait()
+        yield []
+
+    def watch(self) -> Watch[KubeNode]:
+        return Watch(cast(ApiClient, self), "/api/v1/nodes", KubeNode, retry_s=0.001)
+
+
+def test_the_next_page_is_asked_for_before_the_one_at_hand_is_read() -> None:
+    api = Pages(["a", "b"], ["c"], ["d"])
+
+    async def run() -> list[tuple[object, int]]:
+        seen: list[tuple[object, int]] = []
+        async for news in api.watch().follow_pages():
+            await asyncio.sleep(0.001)
+            shown = [each.metadata.name for each in news.items] if isinstance(news, ListPage) else news
+            seen.append((shown, len(api.asked)))
+            if isinstance(news, ListEnded):
+                break
+        return seen
+
+    seen = asyncio.run(asyncio.wait_for(run(), 10))
+    listed = ListEnded(frozenset({"uid-a", "uid-b", "uid-c", "uid-d"}))
+    assert seen == [(["a", "b"], 2), (["c"], 3), (["d"], 3), (listed, 3)]
+    assert api.asked == ["", "1", "2"]
+
+
+def test_a_list_that_fails_half_way_begins_again_and_only_the_whole_one_counts() -> None:
+    api = Pages(["gone", "a"], ApiNotSent("connection refused"), ["a"], ["b"])
+
+    async def run() -> list[str]:
+        async for news in api.watch().follow():
+            return [each.metadata.name for each in news.items if isinstance(each, KubeNode)]
+        return []
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)) == ["a", "b"]
+    assert api.asked == ["", "1", "", "3"]
+
+
+def test_a_reader_that_leaves_in_the_middle_of_a_list_leaves_no_request_behind() -> None:
+    api = Pages(["a"], ["b"], ["c"])
+
+    async def run() -> bool:
+        before = asyncio.all_tasks()
+        async with aclosing(api.watch().follow_pages()) as pages:
+            async for _ in pages:
+                assert asyncio.all_tasks() > before
+                break
+        return asyncio.all_tasks() == before
+
+    assert asyncio.run(asyncio.wait_for(run(), 10))

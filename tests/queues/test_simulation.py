@@ -1,7 +1,5 @@
 """Queues in the simulated control plane: faults, kills and late answers break no order and leave nobody waiting."""
 
-from dataclasses import replace
-
 import pytest
 
 from testing.controlplane.run import RUN_STEPS, Setting, run, steps_of
@@ -18,5 +16,4 @@ KINDS = (
 @pytest.mark.parametrize("number", range(len(KINDS) * 2))
 def test_all_invariants_hold_with_a_queue(number: int) -> None:
     seed = f"queue.{number}"
-    setting = replace(Setting.draw(seed), queue=True)
-    assert run(setting, steps_of(seed, RUN_STEPS, KINDS[number % len(KINDS)])) is None
+    assert run(Setting.draw(seed, queue=True), steps_of(seed, RUN_STEPS, KINDS[number % len(KINDS)])) is None

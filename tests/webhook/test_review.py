@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from milligpu import dialects
 from milligpu.dialects.normal import NormalForm, normalize
+from milligpu.model import names
 from milligpu.model.errors import BadFormat
 from milligpu.model.gpu_class import GpuClasses, read_class
 from milligpu.model.units import Mib
@@ -57,7 +58,10 @@ def test_every_manifest_is_patched_to_the_same_request_or_refused_with_its_field
     assert answer["allowed"]
     operations: list[Any] = json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
     after = apply(case.pod, operations)
-    assert after == normalize(case.pod, FORM)
+    expected = normalize(case.pod, FORM)
+    if dialects.read_pod(case.pod).group is not None:
+        expected["spec"]["schedulingGates"] = [{"name": names.QUEUE}]
+    assert after == expected
     assert dialects.read_pod(after) == dialects.read_pod(case.pod)
     assert "patch" not in review(after)
 
@@ -240,3 +244,27 @@ def test_cas_are_kept_until_they_expire() -> None:
 def test_a_certificate_is_replaced_well_before_it_ends() -> None:
     made = issue_certificate(["h"], NOW, timedelta(days=90))
     assert made.renew_at == NOW + timedelta(days=60)
+
+
+def test_the_namespace_says_where_the_gpu_of_bitfusion_run_is() -> None:
+    webhook = PodReviewer(lambda: NormalForm(client_image="client:1"))
+    command = ["bash", "-c", "bitfusion run -n 1 -p 0.5 -- python train.py"]
+
+    def answer(label: str | None, **notes: str) -> dict[str, Any]:
+        main = {"name": "main", "image": "x", "args": command}
+        pod = {"metadata": {"name": "train", "annotations": notes}, "spec": {"containers": [main]}}
+        request = {"uid": "u", "kind": {"kind": "Pod"}, "namespace": "n", "object": pod}
+        found = json.loads(webhook.review(json.dumps({"request": request}).encode(), bitfusion=label))["response"]
+        patch: list[Any] = json.loads(base64.b64decode(found["patch"])) if "patch" in found else []
+        return {**found, "pod": apply(pod, patch)}
+
+    def counted(found: dict[str, Any]) -> set[str]:
+        return set(found["pod"]["spec"]["containers"][0]["resources"]["limits"])
+
+    assert counted(answer(None)) == counted(answer("local")) == {names.VGPU}
+    assert counted(answer("remote")) == {names.REMOTE_VGPU}
+    assert counted(answer("local", **{names.ATTACH: "remote"})) == {names.REMOTE_VGPU}
+    refused = answer("elsewhere")
+    assert not refused["allowed"]
+    assert "milligpu.dev/bitfusion" in refused["status"]["message"]
+    assert "local or remote" in refused["status"]["message"]

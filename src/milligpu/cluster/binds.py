@@ -1,8 +1,9 @@
 """Binds under way, and binds without an answer: their places are kept until it is known what became of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from milligpu.cluster.held_shares import HeldShares
+from milligpu.cluster.node_table import NodeTable
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
 from milligpu.cluster.pod_table import PodTable
@@ -22,11 +23,13 @@ class PendingBinds:
         pods: PodTable,
         shares: HeldShares,
         reservations: Reservations,
+        nodes: NodeTable,
         entry_of: Callable[[SchedulingSpec], PodEntry],
     ) -> None:
         self._pods = pods
         self._shares = shares
         self._reservations = reservations
+        self._nodes = nodes
         self._entry_of = entry_of
 
     def begin(self, spec: SchedulingSpec, node: str) -> Grant | None:
@@ -36,15 +39,22 @@ class PendingBinds:
         entry = self._entry_of(spec)
         if entry.stage is PodStage.BOUND:
             raise NoCapacity(f"pod {spec.pod} is already on {entry.node}")
-        if entry.stage is PodStage.BINDING or (entry.stage is PodStage.BIND_UNKNOWN and entry.node != node):
+        places = self._places(spec, node)
+        if entry.stage is PodStage.BINDING or (entry.stage is PodStage.BIND_UNKNOWN and entry.node not in places):
             raise NoCapacity(f"pod {spec.pod}: the outcome of an earlier bind is unknown")
         entry.answered_at = FOREVER
-        if (entry.node != node or entry.grant is None) and self._reservations.reserve(spec, [node]) is None:
-            raise NoCapacity(f"node {node} has no room left for pod {spec.pod}")
+        reserved = entry.node in places and entry.grant is not None
+        if not reserved and self._reservations.reserve(spec, places) is None:
+            where = "no GPU server has room" if spec.is_remote else f"node {node} has no room left"
+            raise NoCapacity(f"{where} for pod {spec.pod}")
         entry.answered_at = FOREVER
         entry.stage, entry.until = PodStage.BINDING, FOREVER
         self._shares.nominated.pop(spec.pod.uid, None)
         return entry.grant
+
+    def _places(self, spec: SchedulingSpec, node: str) -> Collection[str]:
+        """Return where the pod's GPUs may be if it is bound to this node."""
+        return self._nodes.admitted(spec.constraints) if spec.is_remote else [node]
 
     def end(self, uid: str, *, bound: bool) -> None:
         """Note the API server's answer to a Binding."""

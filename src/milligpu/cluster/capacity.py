@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from milligpu.cluster.state import ClusterState
+from milligpu.model.attach import server_of_node
 from milligpu.model.gpu import Gpu, GpuState, SharingMode
 from milligpu.model.gpu_class import GpuClass, GpuClasses
 from milligpu.model.versions import DottedVersion
@@ -63,7 +64,8 @@ def capacity_by_model(state: ClusterState) -> list[ModelCapacity]:
     """Return what each model has free; GPUs that are cordoned, unhealthy or not shared count as full."""
     found: dict[str, list[_FreeGpu]] = {}
     for each in _free_gpus(state):
-        found.setdefault(each.gpu.model, []).append(each)
+        remote = server_of_node(each.node) is not None
+        found.setdefault(f"{each.gpu.model} (remote)" if remote else each.gpu.model, []).append(each)
     return [ModelCapacity(model, *_sum(gpus)) for model, gpus in sorted(found.items())]
 
 

@@ -34,10 +34,11 @@ def explain_waiting_in_steps(state: ClusterState, spec: SchedulingSpec) -> Gener
     if spec.request is None:
         return spec.mistake
     admitted = state.nodes.admitted(spec.constraints)
+    count = len(state.nodes.considered(spec.constraints))
     asked = spec.request.gpu_class
     refused = None if asked is None else state.placer.classes.refusal(asked)
     if refused is not None:
-        return f"0/{len(state.nodes)} nodes: {len(state.nodes)} {refused[0]} ({refused[1]})"
+        return f"0/{count} nodes: {count} {refused[0]} ({refused[1]})"
     names = () if asked is None else state.placer.classes.chain(asked)
     first, *fallbacks = _by_requirements(state, spec.request)
     found = yield from refuse.explain_in_steps(state.placer, first, admitted)
@@ -45,7 +46,7 @@ def explain_waiting_in_steps(state: ClusterState, spec: SchedulingSpec) -> Gener
         Refusal(Reason.NODE_EXCLUDED, name, message=why)
         for name, why in state.nodes.excluded(spec.constraints).items()
     )
-    whole = NoFit(found.refusals + excluded, len(state.nodes), "")
+    whole = NoFit(found.refusals + excluded, count, "")
     ways = [
         way
         for way in (

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from milligpu.cluster.plain_pods import PlainPods
 from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
 from milligpu.cluster.pod_table import PodTable
 from milligpu.model.footprint import grant_demands, larger_demand
@@ -23,8 +24,9 @@ RESERVATIONS = frozenset({PodStage.NOMINATED, PodStage.RESERVED})
 class HeldShares:
     """Counts and releases what pods hold, keeps the nodes' rows, and knows which nodes are in use."""
 
-    def __init__(self, placer: Placer, pods: PodTable) -> None:
+    def __init__(self, placer: Placer, pods: PodTable, plain: PlainPods) -> None:
         self._placer = placer
+        self._plain = plain
         self._snap = placer.snapshot
         self._pods = pods
         self._on_node: dict[str, set[str]] = {}
@@ -60,6 +62,7 @@ class HeldShares:
     def _rebuild(self, node: Node) -> None:
         self.drop_node(node.name)
         self._snap.add(node)
+        self._plain.count_again(node.name)
         for entry in self._entries_on(node.name):
             self._count(entry)
 
@@ -152,9 +155,9 @@ class HeldShares:
         """Drop reservations where a bound pod takes more than was free."""
         for stage in (PodStage.NOMINATED, PodStage.RESERVED):
             for entry in self._entries_on(node):
-                if not self._overcommitted(node):
-                    return
                 if entry.stage is stage:
+                    if not self._overcommitted(node):
+                        return
                     self.release(entry)
 
     def _overcommitted(self, node: str) -> bool:

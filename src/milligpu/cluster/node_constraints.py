@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from milligpu.model import names
 from milligpu.wire.kubernetes import Taint
 
 _BLOCKING = frozenset({"NoSchedule", "NoExecute"})
@@ -110,6 +111,8 @@ class NodeFacts:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     taints: tuple[Taint, ...] = ()
+    remote: bool = False
+    """Whether it is a GPU server, which is a node only to placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class NodeConstraints:
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
+    remote: bool = False
+    """Whether the pod's GPUs are on a GPU server; kube-scheduler alone checks its other conditions then."""
 
     def admit(self, facts: NodeFacts) -> bool:
         """Whether the pod may go to this node, by these conditions."""
@@ -126,6 +131,8 @@ class NodeConstraints:
 
     def refuse(self, facts: NodeFacts) -> str | None:
         """The first condition that keeps the pod from this node, as a person wrote it; None if there is none."""
+        if self.remote is not facts.remote:
+            return f"{names.ATTACH}, because the node is no GPU server" if self.remote else "it is a GPU server"
         for key, value in self.selector:
             if facts.labels.get(key) != value:
                 has = f"{key}={facts.labels[key]}" if key in facts.labels else "no such label"

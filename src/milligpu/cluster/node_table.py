@@ -38,8 +38,12 @@ class NodeTable:
 
     def excluded(self, constraints: NodeConstraints) -> dict[str, str]:
         """The nodes that these conditions exclude, with the condition that does."""
-        refused = {name: constraints.refuse(facts) for name, facts in self._facts.items()}
+        refused = {name: constraints.refuse(self._facts[name]) for name in self.considered(constraints)}
         return {name: why for name, why in refused.items() if why is not None}
+
+    def considered(self, constraints: NodeConstraints) -> list[str]:
+        """The nodes that a person would count for such a pod: GPU servers for a remote share, nodes for others."""
+        return [name for name, facts in self._facts.items() if facts.remote is constraints.remote]
 
     def mask(self, constraints: NodeConstraints) -> BoolArray | None:
         """Return the rows of the nodes that a pod's own conditions allow; None for all."""

@@ -8,6 +8,7 @@ from milligpu.cluster.node_constraints import NodeConstraints, NodeFacts
 from milligpu.cluster.preferences import NO_PREFERENCES, Preferences
 from milligpu.model.gpu import Node
 from milligpu.model.grant import Grant
+from milligpu.model.group import GroupKey, PodGroup
 from milligpu.model.request import PodRef, PodRequest
 from milligpu.wire.kubernetes import NodeImage
 
@@ -34,6 +35,26 @@ class SchedulingSpec:
     """How long the pod runs at most (`activeDeadlineSeconds`)."""
     preempts: bool = True
     """Whether pods of lower priority may be evicted for it (`preemptionPolicy`)."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its GPUs are on a GPU server, and any node will do for the pod."""
+        return self.request is not None and self.request.remote
+
+    @property
+    def group(self) -> PodGroup | None:
+        """The pods that the pod starts together with."""
+        return None if self.request is None else self.request.group
+
+    @property
+    def group_key(self) -> GroupKey | None:
+        """The namespace and the name of its group; None for a pod that starts alone."""
+        return None if self.group is None else (self.pod.namespace, self.group.name)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the pod waits for its turn: in a queue, or for the other pods of its group."""
+        return bool(self.queue) or self.group is not None
 
     @property
     def wants_gpu(self) -> bool:
@@ -73,6 +94,8 @@ class ObservedPod:
     """Whether the gate of its queue is the only scheduling gate that the pod has."""
     created: float = 0.0
     """When the pod was created, in seconds since 1970."""
+    started: float = inf
+    """When the pod started to run, in seconds since 1970."""
     ends: float = inf
     """When a running pod ends at the latest, in seconds since 1970."""
 

@@ -51,6 +51,8 @@ class PodEntry:
     """Whether the gate of its queue is the pod's only scheduling gate."""
     created: float = 0.0
     """When the pod was created, in seconds since 1970."""
+    started: float = FOREVER
+    """When the pod started to run, in seconds since 1970."""
     ends: float = FOREVER
     """When a running pod ends at the latest, in seconds since 1970."""
     leaving: bool = False

@@ -19,7 +19,7 @@ class PodTable:
         self.resizing: dict[str, PodEntry] = {}
         """Bound pods with a resize annotation."""
         self.in_queues: dict[str, PodEntry] = {}
-        """Pods of queues: waiting, admitted and bound."""
+        """Pods of queues and of groups: waiting, admitted and bound."""
         self.last_asked = (0, -FOREVER)
         """The number of the newest pod that kube-scheduler has asked about, and when."""
         self.capacity_version = 0
@@ -47,7 +47,7 @@ class PodTable:
         """Add a pod, which waits."""
         entry = PodEntry(spec, self.now(), next(self._numbers))
         self._entries[spec.pod.uid] = self._waiting[spec.pod.uid] = entry
-        if spec.queue:
+        if spec.takes_turns:
             self.in_queues[spec.pod.uid] = entry
         return entry
 

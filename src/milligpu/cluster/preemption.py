@@ -28,17 +28,26 @@ def lower_priority(spec: SchedulingSpec) -> MayLeave:
     return may_leave
 
 
+def _alone_of_lower_priority(spec: SchedulingSpec) -> MayLeave:
+    """Pods that kube-scheduler may evict itself: it would leave the others of a group running."""
+    lower = lower_priority(spec)
+    return lambda entry: entry.spec.group is None and lower(entry)
+
+
 def choose_node(
     state: ClusterState, spec: SchedulingSpec, nodes: Iterable[str], may_leave: MayLeave | None = None
 ) -> tuple[str, list[str]] | None:
     """Return the node where the least is lost, and the uids of its victims; None if evicting helps nowhere.
 
     kube-scheduler may ask again before the victims are gone: the answer stays the same, so no others are evicted.
-    For a pod that was given a place long ago and was not bound, no pod is evicted. Without `may_leave`, pods of
-    lower priority may be evicted.
+    No pod is evicted for a pod of a group, for one that has a place already, as when kube-scheduler has not seen
+    yet that its victims are gone, nor for one that was given a place long ago and was not bound.
+    Without `may_leave`, pods of lower priority that are in no group may be evicted.
     """
     offered, entry = list(nodes), state.entry(spec.pod.uid)
-    if entry is not None and state.reservations.is_unused(entry):
+    if spec.group is not None:
+        return None
+    if entry is not None and (entry.stage is not PodStage.WAITING or state.reservations.is_unused(entry)):
         return None
     under_way = state.reservations.preemption_of(spec.pod.uid)
     if under_way is not None and under_way.victims and under_way.node in offered:
@@ -65,7 +74,10 @@ def choose_victims(
     snap, request = state.placer.snapshot, spec.request
     if request is None or node not in snap.nodes:
         return []
-    allowed = may_leave or lower_priority(spec)
+    row = snap.rows_of[node][0]
+    if snap.cpu[row] < request.cpu_milli or snap.memory[row] < request.memory_mib:
+        state.enter_plain(node)
+    allowed = may_leave or _alone_of_lower_priority(spec)
     free = [each for each in snap.holdings_on(node) if _may_leave(state, each, allowed)]
     free.sort(key=lambda each: _importance(state.pods[each.pod]))
     for holding in free:
@@ -89,15 +101,36 @@ def choose_victims(
     return [holding.pod for holding in victims]
 
 
+def evicted_with(state: ClusterState, victims: Iterable[str]) -> list[PodEntry]:
+    """The bound pods of groups that have too few pods left without these: they are of no use, and leave, too."""
+    leaving = set(victims)
+    keys = {state.pods[uid].spec.group_key for uid in leaving} - {None}
+    found: list[PodEntry] = []
+    for key in sorted(key for key in keys if key is not None):
+        bound = [
+            each
+            for each in state.pods.in_queues.values()
+            if each.spec.group_key == key and each.stage is PodStage.BOUND and each.spec.pod.uid not in leaving
+        ]
+        group = None if not bound else bound[0].spec.group
+        if group is not None and len(bound) < group.min_count:
+            found += [each for each in bound if not each.leaving]
+    return found
+
+
 def _importance(entry: PodEntry) -> tuple[bool, int, int]:
     return entry.leaving, -entry.spec.priority, entry.number
 
 
 def _may_leave(state: ClusterState, holding: Holding, allowed: MayLeave) -> bool:
     entry = state.entry(holding.pod)
+
+    def may_go(each: PodEntry) -> bool:
+        return allowed(each) and not state.is_protected(each)
+
     return (
         entry is not None
         and entry.stage is PodStage.BOUND
-        and (entry.leaving or allowed(entry))
+        and (entry.leaving or all(map(may_go, (entry, *evicted_with(state, [holding.pod])))))
         and not state.reservations.leaves_for_another(holding.pod)
     )

@@ -19,7 +19,8 @@ from milligpu.cluster.node_conditions import (
 )
 from milligpu.cluster.node_constraints import UNSCHEDULABLE, Affinity, NodeConstraints, NodeFacts, Toleration
 from milligpu.cluster.observed import ObservedNode, ObservedPod, SchedulingSpec, UnreadableGrant
-from milligpu.cluster.preferences import read_preferences
+from milligpu.cluster.preferences import NO_PREFERENCES, read_preferences
+from milligpu.cluster.servers import read_server
 from milligpu.cluster.state import ClusterState
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
@@ -34,7 +35,16 @@ from milligpu.placement.snapshot import Snapshot
 from milligpu.wire.documents import named_gpus
 from milligpu.wire.driver import gpus_of_node
 from milligpu.wire.grant import decode_grant
-from milligpu.wire.kubernetes import KubeGpuClass, KubeNode, KubePod, ObjectMeta, PodStatus, Taint
+from milligpu.wire.kubernetes import (
+    ENDED_PHASES,
+    KubeGpuClass,
+    KubeGpuServer,
+    KubeNode,
+    KubePod,
+    ObjectMeta,
+    PodStatus,
+    Taint,
+)
 
 _NOBODY = PodRef("", "")
 # A cluster has a few hundred shapes. Numbers are never reused, so forgetting all of them does no harm.
@@ -42,9 +52,9 @@ _SHAPES_MAX = 4096
 # Pods of one template differ in the name of the volume for the service account's token.
 _TOKEN_VOLUME = re.compile(rb'"kube-api-access-[a-z0-9]{5}"')
 _TEMPLATES_MAX = 1024
+_BOUND = "bound"
 # kube-scheduler writes "Insufficient nvidia.com/vgpu", and what filter answered.
 _ABOUT_GPUS = ("GPU", "nvidia.com/", "milligpu")
-_ENDED = frozenset({"Succeeded", "Failed"})
 # Conditions of an evicted pod: by the API server, the kubelet, or a scheduler that preempts.
 _EVICTED = "DisruptionTarget"
 
@@ -75,7 +85,8 @@ class PodReader:
 
     def __init__(self, read: Reader) -> None:
         self._read = read
-        self._known: dict[str, tuple[int, object, object, SchedulingSpec]] = {}
+        self._known: dict[str, tuple[object, SchedulingSpec]] = {}
+        """The spec of each pod, and what it was read from."""
         self._grants: dict[str, tuple[str, Grant | UnreadableGrant | None]] = {}
         self._templates: dict[object, SchedulingSpec] = {}
         self._shapes: dict[object, int] = {}
@@ -87,12 +98,14 @@ class PodReader:
         meta, status = pod.metadata, pod.status
         grant = self._grant(meta) if spec.nodeName else None
         scheduling = self._spec(pod, spec)
+        timed = scheduling.takes_turns or scheduling.time_limit_s < inf
+        started = parse_timestamp(status.startTime) if timed and status.startTime else inf
         return ObservedPod(
             spec=scheduling,
-            node=spec.nodeName,
+            node=_place(spec.nodeName, scheduling, grant),
             grant=grant if isinstance(grant, Grant) else None,
             unreadable=grant if isinstance(grant, UnreadableGrant) else None,
-            ended=status.phase in _ENDED,
+            ended=status.phase in ENDED_PHASES,
             gated=bool(spec.schedulingGates),
             leaving=meta.deletionTimestamp is not None,
             nominated=status.nominatedNodeName,
@@ -100,22 +113,22 @@ class PodReader:
             given_up=_unschedulable(status) is not None,
             resize=(meta.annotations or {}).get(names.RESIZE, ""),
             queued=[each.name for each in spec.schedulingGates or ()] == [names.QUEUE],
-            created=parse_timestamp(meta.creationTimestamp) if scheduling.queue else 0.0,
-            ends=parse_timestamp(status.startTime) + scheduling.time_limit_s if status.startTime else inf,
+            created=parse_timestamp(meta.creationTimestamp) if scheduling.takes_turns else 0.0,
+            started=started,
+            ends=started + scheduling.time_limit_s,
         )
 
     def _spec(self, pod: KubePod, spec: _Spec) -> SchedulingSpec:
         meta = pod.metadata
         known = self._known.get(meta.uid)
-        if known is not None and spec.nodeName:
-            return known[3]  # only the grant and the node changed
-        seen = (hash(bytes(pod.spec)), meta.annotations, meta.labels)
-        if known is not None and known[:3] == seen:
-            return known[3]
-        scheduling = self._read_first(pod, spec)
-        if known is not None and known[3] == scheduling:
-            scheduling = known[3]  # the change does not matter here
-        self._known[meta.uid] = (*seen, scheduling)
+        # Of a bound pod only the grant and the node change.
+        seen = _BOUND if spec.nodeName else (hash(bytes(pod.spec)), meta.annotations, meta.labels)
+        if known is not None and known[0] == seen:
+            return known[1]
+        scheduling = known[1] if known is not None and spec.nodeName else self._read_first(pod, spec)
+        if known is not None and known[1] == scheduling:
+            scheduling = known[1]  # the change does not matter here
+        self._known[meta.uid] = (seen, scheduling)
         return scheduling
 
     def forget(self, uid: str) -> None:
@@ -142,7 +155,7 @@ class PodReader:
         meta = pod.metadata
         if not meta.name:
             return self._read_spec(pod, spec)  # it will be refused
-        text = _TOKEN_VOLUME.sub(b'""', bytes(pod.spec))
+        text = _without_node(_TOKEN_VOLUME.sub(b'""', bytes(pod.spec)), spec.nodeName)
         key = (text, _frozen(meta.annotations), _frozen(meta.labels))
         like = self._templates.get(key)
         if like is None:
@@ -169,6 +182,9 @@ class PodReader:
             None if required is None else required.nodeSelectorTerms or (),
             spec.tolerations or (),
         )
+        preferences = read_preferences(pod.spec)
+        if request is not None and request.remote:
+            constraints, preferences = NodeConstraints(remote=True), NO_PREFERENCES
         return SchedulingSpec(
             pod=PodRef(meta.namespace, meta.name, meta.uid),
             request=request,
@@ -177,7 +193,7 @@ class PodReader:
             scheduler=spec.schedulerName,
             priority=spec.priority,
             shape=self._shape(request, mistake, constraints),
-            preferences=read_preferences(pod.spec),
+            preferences=preferences,
             queue=(meta.labels or {}).get(names.QUEUE, ""),
             user=(meta.annotations or {}).get(names.USER, ""),
             preempts=spec.preemptionPolicy != "Never",
@@ -190,6 +206,11 @@ class PodReader:
         # The pod's name matters only where affinity counts pods; if one such pod fits nowhere, none does.
         key = mistake if request is None else replace(request, pod=_NOBODY)
         return self._shapes.setdefault((key, constraints), next(self._numbers))
+
+
+def _place(node: str, spec: SchedulingSpec, grant: Grant | UnreadableGrant | None) -> str:
+    """Return where a bound pod's GPUs are: on its node, or on the GPU server that its grant names."""
+    return grant.node if spec.is_remote and isinstance(grant, Grant) else node
 
 
 def _other_reason(status: PodStatus) -> bool:
@@ -207,7 +228,19 @@ def _unschedulable(status: PodStatus) -> str | None:
 
 
 def _frozen(texts: Mapping[str, str] | None) -> frozenset[tuple[str, str]]:
-    return frozenset((texts or {}).items())
+    """Make a part of a template's key, without the grant, which is another one for every pod."""
+    return frozenset(each for each in (texts or {}).items() if each[0] != names.GRANT)
+
+
+def _without_node(spec: bytes, node: str) -> bytes:
+    """Cut the node out of the spec of a bound pod: pods of one template are on many nodes.
+
+    If the same words stand in another place, too, one of both remains, and the texts of two nodes still differ.
+    """
+    if not node:
+        return spec
+    before, _, after = spec.rpartition(b'"nodeName":"' + node.encode() + b'"')
+    return before + after
 
 
 def grant_of_pod(meta: ObjectMeta) -> Grant | UnreadableGrant | None:
@@ -227,7 +260,7 @@ def describe_end(pod: KubePod) -> str:
     evicted = [each for each in pod.status.conditions or () if each.type == _EVICTED and each.status == "True"]
     if evicted:
         return f"evicted ({evicted[0].reason})"
-    return pod.status.phase.lower() if pod.status.phase in _ENDED else "deleted"
+    return pod.status.phase.lower() if pod.status.phase in ENDED_PHASES else "deleted"
 
 
 class NodeReader:
@@ -302,7 +335,10 @@ def read_classes(objects: Iterable[KubeGpuClass]) -> GpuClasses:
 
 
 def read_cluster(
-    nodes: Iterable[KubeNode], pods: Iterable[KubePod], classes: Iterable[KubeGpuClass] = ()
+    nodes: Iterable[KubeNode],
+    pods: Iterable[KubePod],
+    classes: Iterable[KubeGpuClass] = (),
+    servers: Iterable[KubeGpuServer] = (),
 ) -> ClusterState:
     """Build the state of a listed cluster, as the service has it after a restart."""
     state = ClusterState(Placer(Snapshot(), classes=read_classes(classes)), lambda: 0.0)
@@ -311,6 +347,8 @@ def read_cluster(
         observed = node_reader.read(node)
         if observed is not None:
             state.put_node(observed)
+    for server in servers:
+        state.put_node(read_server(server))
     for pod in pods:
         state.put_pod(pod_reader.read(pod))
     return state

@@ -83,10 +83,10 @@ class Reservations:
         """Return all nodes among which kube-scheduler may choose, without keeping any; the bind takes the place.
 
         Empty if there are none or only one, or if a place is kept for the pod: then `reserve_on` answers. It also
-        answers for a pod of a queue, whose turn came with a place.
+        answers for a pod of a queue or group, whose turn came with a place.
         """
         entry = self._entry_of(spec)
-        if spec.queue:
+        if spec.takes_turns:
             return []
         if entry.stage in RESERVATIONS:
             self._shares.release(entry)
@@ -113,6 +113,10 @@ class Reservations:
             raise NoCapacity(f"pod {spec.pod} is already on {entry.node}")
         if entry.stage is PodStage.BINDING or entry.stage is PodStage.BIND_UNKNOWN:
             raise NoCapacity(f"pod {spec.pod}: the outcome of an earlier bind is unknown")
+        if spec.group is not None and entry.stage is PodStage.WAITING:
+            entry.refused_by_filter = True
+            return None  # its place is found together with those of its group
+        since = self._promised_at(entry)
         self._shares.release(entry)
         entry.refused_by_filter = True
         kept = self._kept.leave_out(spec.pod.uid)
@@ -124,7 +128,7 @@ class Reservations:
             entry.spec, entry.refused_by_filter = spec, False
             self._kept.end(spec.pod.uid)
             if not self.is_unused(entry):
-                self._shares.reserve(entry, grant, PodStage.RESERVED, self._reserved_until(entry))
+                self._shares.reserve(entry, grant, PodStage.RESERVED, self._reserved_until(entry, since))
         elif kept is not None:
             self._kept.put_back(kept)
         return grant
@@ -158,7 +162,8 @@ class Reservations:
         assert entry.grant is not None
         self._pods.note_asked(entry)
         if entry.stage in RESERVATIONS:
-            entry.stage, entry.until = PodStage.RESERVED, self._reserved_until(entry)
+            until = self._reserved_until(entry, self._promised_at(entry))
+            entry.stage, entry.until = PodStage.RESERVED, until
             self._shares.nominated.pop(entry.spec.pod.uid, None)
         entry.hold_off_s = 0.0
         return entry.grant
@@ -167,9 +172,13 @@ class Reservations:
         """Whether kube-scheduler has not bound the pod although it was given a place long ago."""
         return entry.answered_at + RESERVED_S <= self._pods.now()
 
-    def _reserved_until(self, entry: PodEntry) -> float:
-        """Return when a place that is answered now is released; the time counts from the first such answer."""
-        entry.answered_at = min(entry.answered_at, self._pods.now())
+    def _promised_at(self, entry: PodEntry) -> float:
+        """Return since when a place is promised to a pod that is answered now: since its nomination, if any."""
+        return entry.until - NOMINATED_S if entry.stage is PodStage.NOMINATED else self._pods.now()
+
+    def _reserved_until(self, entry: PodEntry, promised_at: float) -> float:
+        """Return when a place that is answered now is released; the time counts from the first promise."""
+        entry.answered_at = min(entry.answered_at, promised_at)
         return entry.answered_at + RESERVED_S
 
     # -- nominations -------------------------------------------------------------------------------------------
@@ -190,6 +199,7 @@ class Reservations:
     def admit(self, entry: PodEntry, grant: Grant) -> None:
         """Reserve a place for a pod of a queue, whose turn has come; its gate is removed next."""
         assert entry.stage is PodStage.WAITING
+        entry.answered_at = FOREVER
         self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
 
     def retry_admitted(self) -> None:

@@ -10,7 +10,8 @@ from milligpu.cluster.binds import DOUBT_S
 from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
 from milligpu.cluster.state import ClusterState
 from milligpu.dialects.resize import parse_resize, resized_grant
-from milligpu.model.errors import BadFormat
+from milligpu.model import names
+from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import GpuState, short_uuid
 from milligpu.model.grant import Grant
 from milligpu.model.reasons import AmountUnit, Reason, Refusal
@@ -24,6 +25,9 @@ def wanted_grant(entry: PodEntry) -> Grant | None:
     """Return the grant that a bound pod asks for; None if it has that. Raises `BadRequest` if it is invalid."""
     if entry.stage is not PodStage.BOUND or entry.grant is None or not entry.resize:
         return None
+    if entry.spec.is_remote:
+        want = "left out: a share on a GPU server cannot be resized"
+        raise BadRequest(names.RESIZE, entry.resize, want, hint="create the pod again with another share")
     grant = resized_grant(entry.grant, parse_resize(entry.resize))
     return None if grant is entry.grant else grant
 

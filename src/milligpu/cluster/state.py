@@ -12,15 +12,18 @@ from contextlib import suppress
 from milligpu.cluster.binds import PendingBinds
 from milligpu.cluster.held_shares import RESERVATIONS, HeldShares
 from milligpu.cluster.image_table import ImageTable
+from milligpu.cluster.node_constraints import NodeConstraints
 from milligpu.cluster.node_table import NodeTable
 from milligpu.cluster.observed import ObservedNode, ObservedPod, SchedulingSpec
 from milligpu.cluster.place_choice import PlaceChoice
+from milligpu.cluster.plain_pods import PlainPod, PlainPods
 from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
 from milligpu.cluster.pod_table import PodTable
 from milligpu.cluster.reservations import Reservations
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu_class import GpuClasses
 from milligpu.model.grant import Grant
+from milligpu.model.request import PodRequest
 from milligpu.placement.decide import Placer
 
 
@@ -32,10 +35,13 @@ class ClusterState:
         self.pods = PodTable(now)
         self.nodes = NodeTable(placer)
         self.images = ImageTable()
-        self.shares = HeldShares(placer, self.pods)
+        self.plain = PlainPods(placer.snapshot)
+        self.shares = HeldShares(placer, self.pods, self.plain)
         choice = PlaceChoice(placer, self.nodes, self.shares)
         self.reservations = Reservations(placer, self.pods, self.shares, choice, self._entry)
-        self.binds = PendingBinds(self.pods, self.shares, self.reservations, self._entry)
+        self.binds = PendingBinds(self.pods, self.shares, self.reservations, self.nodes, self._entry)
+        self.is_protected: Callable[[PodEntry], bool] = lambda _: False
+        """Whether a bound pod may not be evicted for others yet; the queue controller sets it."""
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -68,7 +74,7 @@ class ClusterState:
 
     def is_nominable(self, spec: SchedulingSpec) -> bool:
         """Whether a node may be chosen for a pod ahead of kube-scheduler."""
-        return not spec.preferences.dependent and not self.is_scored(spec)
+        return not (spec.preferences.dependent or spec.is_remote or self.is_scored(spec))
 
     # -- nodes and classes -------------------------------------------------------------------------------------
 
@@ -113,7 +119,8 @@ class ClusterState:
     def _put_bound(self, observed: ObservedPod) -> None:
         entry = self._entry(observed.spec)
         entry.seen, entry.resize, entry.leaving = True, observed.resize, observed.leaving
-        entry.created, entry.ends, entry.queued = observed.created, observed.ends, False
+        entry.created, entry.queued = observed.created, False
+        entry.started, entry.ends = observed.started, observed.ends
         if observed.resize:
             self.pods.resizing[observed.uid] = entry
         if entry.node == observed.node and entry.stage is not PodStage.WAITING:
@@ -158,8 +165,22 @@ class ClusterState:
                     self.placer.observe(spec.request)
         return entry
 
+    def put_plain(self, pod: PlainPod) -> None:
+        """Add or update a pod that requests no GPU."""
+        self.pods.capacity_version += self.plain.put(pod)
+
+    def enter_plain(self, node: str) -> None:
+        """Make entries of a node's pods without GPUs, because they may have to leave for another pod's CPU."""
+        for plain in self.plain.on_node(node):
+            self.plain.drop(plain.pod.uid)
+            request = PodRequest(plain.pod, (), cpu_milli=plain.cpu_milli, memory_mib=plain.memory_mib)
+            entry = self._entry(SchedulingSpec(plain.pod, request, "", NodeConstraints(), "", plain.priority, -1))
+            entry.seen, entry.leaving = True, plain.leaving
+            self.shares.bind(entry, node, PodStage.BOUND)
+
     def drop_pod(self, uid: str) -> None:
         """Remove a pod that ended or was deleted."""
+        self.pods.capacity_version += self.plain.drop(uid)
         entry = self.pods.get(uid)
         if entry is not None:
             holding = self.placer.snapshot.holdings.get(uid)

@@ -9,8 +9,17 @@ import msgspec
 
 from milligpu.kube.api import MERGE_PATCH, ApiRefused, error_message
 from milligpu.model.errors import BadRequest, Unavailable
-from milligpu.model.names import CLASSES_PATH, QUEUES_PATH
-from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode, KubePod, ObjectList, Thing, decode_pod
+from milligpu.model.names import CLASSES_PATH, QUEUES_PATH, SERVERS_PATH
+from milligpu.wire.kubernetes import (
+    KubeGpuClass,
+    KubeGpuQueue,
+    KubeGpuServer,
+    KubeNode,
+    KubePod,
+    ObjectList,
+    Thing,
+    decode_pod,
+)
 
 # Longer lists are fetched in pages.
 _PAGE = 500
@@ -28,7 +37,7 @@ class _Events(msgspec.Struct):
     items: list[_Event]
 
 
-_NOT_FOUND = 404
+_FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 class _Change(msgspec.Struct):
@@ -39,6 +48,7 @@ class _Change(msgspec.Struct):
 _nodes = msgspec.json.Decoder(ObjectList[KubeNode])
 _classes = msgspec.json.Decoder(ObjectList[KubeGpuClass])
 _queues = msgspec.json.Decoder(ObjectList[KubeGpuQueue])
+_servers = msgspec.json.Decoder(ObjectList[KubeGpuServer])
 _pods = msgspec.json.Decoder(ObjectList[KubePod])
 
 
@@ -92,6 +102,16 @@ def list_queues(client: httpx2.Client) -> list[KubeGpuQueue]:
         return _listed(client, QUEUES_PATH, _queues)
     except ApiRefused as error:
         if error.status != _NOT_FOUND:
+            raise
+        return []
+
+
+def list_servers(client: httpx2.Client) -> list[KubeGpuServer]:
+    """Return the GPU servers; none where the cluster does not know the kind, or does not show it to this user."""
+    try:
+        return _listed(client, SERVERS_PATH, _servers)
+    except ApiRefused as error:
+        if error.status not in {_NOT_FOUND, _FORBIDDEN}:
             raise
         return []
 

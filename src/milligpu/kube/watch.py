@@ -5,7 +5,8 @@ everything that was known. So nothing is remembered that the cluster no longer h
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias
 from urllib.parse import quote
@@ -23,6 +24,8 @@ WATCH_S = 240
 # The API server sends a bookmark about every minute, so longer silence means a dead connection.
 SILENCE_S = 90.0
 PAGE = 500
+# A cluster without a CRD refuses the watch; this is how soon a new one is found.
+ABSENT_S = 10.0
 _LIST_TIMEOUT_S = 60.0
 
 _GONE = 410
@@ -37,6 +40,22 @@ class Relisted(Generic[Thing]):
     """All objects; they replace everything that was known."""
 
     items: list[Thing]
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage(Generic[Thing]):
+    """Some objects of a list that is under way; the list may still fail, and begin again."""
+
+    items: list[Thing]
+    first: bool
+    """Whether a list begins with it; pages before it are of a list that failed, or of an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListEnded:
+    """The list is complete: these objects, of all its pages, replace everything that was known."""
+
+    uids: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +120,31 @@ class Watch(Generic[Thing]):
 
     async def follow(self) -> AsyncIterator[Relisted[Thing] | Changed[Thing]]:
         """Yield all objects, then changes; all objects again after a failure."""
+        listed: list[Thing] = []
+        async with aclosing(self.follow_pages()) as everything:
+            async for news in everything:
+                match news:
+                    case ListPage(items, first):
+                        listed = [*items] if first else listed + items
+                    case ListEnded():
+                        yield Relisted(listed)
+                        listed = []
+                    case Changed():
+                        yield news
+
+    async def follow_pages(self) -> AsyncGenerator[ListPage[Thing] | ListEnded | Changed[Thing]]:
+        """Yield all objects page by page, then changes, so that a reader need not hold a long list at once."""
         while True:
             try:
-                listed = await self._list()
+                listed: list[str] = []
+                first = True
+                async with aclosing(self._list()) as pages:
+                    async for page in pages:
+                        listed += [each.metadata.uid for each in page]
+                        yield ListPage(page, first)
+                        first = False
                 self._backoff.reset()
-                yield Relisted(listed)
+                yield ListEnded(frozenset(listed))
                 async for changes in self._changes():
                     yield changes
             except Unavailable as error:
@@ -115,24 +154,30 @@ class Watch(Generic[Thing]):
                 if self._optional and isinstance(error, ApiRefused) and error.status in _NOT_THERE:
                     if error.status == _FORBIDDEN:
                         log.warning("Not allowed to list objects, going on without them", error=error.message)
-                    yield Relisted([])
+                    yield ListEnded(frozenset())
                 await asyncio.sleep(self._backoff.after(error))
 
-    async def _list(self) -> list[Thing]:
+    async def _list(self) -> AsyncGenerator[list[Thing]]:
+        """Yield the pages of a list; while one is read, the API server makes the next."""
         self._on_list()
-        items: list[Thing] = []
-        more = ""
-        while True:
-            at = f"{self._path}?limit={PAGE}{self._selectors}"
-            if more:
-                at += f"&continue={quote(more)}"
-            elif self._cached and self._seen:
-                at += f"&resourceVersion={self._seen}&resourceVersionMatch=NotOlderThan"
-            page = self._pages.decode(await self._api.get(at, timeout_s=_LIST_TIMEOUT_S))
-            items += page.items
-            self._version, more = page.metadata.resourceVersion, page.metadata.continue_
-            if not more:
-                return items
+        first = f"{self._path}?limit={PAGE}{self._selectors}"
+        seen = f"&resourceVersion={self._seen}&resourceVersionMatch=NotOlderThan"
+        coming = asyncio.create_task(self._get_page(first + seen if self._cached and self._seen else first))
+        try:
+            while True:
+                page = self._pages.decode(await coming)
+                self._version, more = page.metadata.resourceVersion, page.metadata.continue_
+                if more:
+                    coming = asyncio.create_task(self._get_page(f"{first}&continue={quote(more)}"))
+                yield page.items
+                if not more:
+                    return
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+
+    async def _get_page(self, path: str) -> bytes:
+        return await self._api.get(path, timeout_s=_LIST_TIMEOUT_S)
 
     async def _changes(self) -> AsyncIterator[Changed[Thing]]:
         while True:

@@ -1,7 +1,8 @@
 """The queues of a cluster: who waits, who holds what, and which pods get their turn now, from the cluster state.
 
 A pod waits in its queue while the queue's gate is its only scheduling gate. From the moment in which its turn has
-come it counts as holding its share, whether or not it is bound yet.
+come it counts as holding its share, whether or not it is bound yet. Pods of groups wait here, too, if they are in
+no queue.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -13,15 +14,16 @@ import numpy as np
 from milligpu.cluster.pod_entry import PodEntry, PodStage
 from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import BadRequest
-from milligpu.model.gpu_queue import GpuQueues
+from milligpu.model.gpu_queue import NO_QUEUE, GpuQueue, GpuQueues, QueueOrder
 from milligpu.model.grant import Grant
 from milligpu.model.request import PodRequest
 from milligpu.model.units import Mib, Milli
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import BoolArray
-from milligpu.queues.admit import Admission, PlaceFinder, Started
+from milligpu.queues.admit import Admission, Started
 from milligpu.queues.opening import Opening
 from milligpu.queues.order import FOREVER, QueuedPod, WaitingLines
+from milligpu.queues.places import PlaceFinder
 from milligpu.queues.usage import HALF_LIFE_S, DecayedUsage
 
 # A million pods are seen in less than a second of this.
@@ -36,9 +38,14 @@ def user_of(entry: PodEntry) -> str:
     return entry.spec.user or f"namespace:{entry.spec.pod.namespace}"
 
 
+def queue_of(entry: PodEntry) -> str:
+    """Where a pod waits for its turn."""
+    return entry.spec.queue or NO_QUEUE
+
+
 def is_in_line(entry: PodEntry) -> bool:
-    """Whether a pod waits for its turn."""
-    return entry.queued and entry.stage is PodStage.WAITING
+    """Whether a pod waits for its turn; one of a group also if it lost its place after its gate was removed."""
+    return entry.stage is PodStage.WAITING and (entry.queued or (entry.spec.group is not None and not entry.gated))
 
 
 def charge_of(placer: Placer, request: PodRequest) -> tuple[Milli, Mib]:
@@ -75,7 +82,7 @@ def queued_pod(state: ClusterState, entry: PodEntry) -> QueuedPod | None:
     # Kubernetes counts whole seconds; within one, pods are in the order in which they were first seen.
     arrived = entry.created + entry.number * _APART_S
     return QueuedPod(
-        spec.request, spec.queue, user_of(entry), arrived, milli, mib, spec.time_limit_s, shape=spec.shape
+        spec.request, queue_of(entry), user_of(entry), arrived, milli, mib, spec.time_limit_s, shape=spec.shape
     )
 
 
@@ -148,6 +155,8 @@ class ClusterLines:
         self._state = state
         self._now = now
         self.memory = memory
+        if any(not each.spec.queue for each in state.pods.in_queues.values()):
+            queues = queues.with_queue(GpuQueue(NO_QUEUE, order=QueueOrder.FIFO))
         self.lines = WaitingLines(queues)
         self.stray: list[PodEntry] = []
         """Pods that wait for a queue that does not exist or takes no pods, and pods whose request is invalid."""
@@ -155,7 +164,7 @@ class ClusterLines:
         held: dict[UserKey, int] = {}
         waiting: list[QueuedPod] = []
         for entry in state.pods.in_queues.values():
-            pod = queued_pod(state, entry) if entry.spec.queue in leaves else None
+            pod = queued_pod(state, entry) if queue_of(entry) in leaves else None
             if pod is None:
                 if is_in_line(entry):
                     self.stray.append(entry)

@@ -1,9 +1,10 @@
 """Who comes next: among queues by guarantee and weight, in a queue by user, and of a user who came first."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from milligpu.model.gpu_queue import GpuQueue, GpuQueues, QueueOrder, Quota
+from milligpu.model.group import GroupKey
 from milligpu.model.request import PodRequest
 from milligpu.model.units import Mib, Milli
 from milligpu.placement.fit import RequestKey
@@ -28,6 +29,17 @@ class QueuedPod:
     """How long it runs at most, if its author said so."""
     shape: int | None = None
     """Equal numbers fit in the same places; None where only the request decides."""
+
+    @property
+    def group(self) -> GroupKey | None:
+        """The group that the pod starts together with."""
+        group = self.request.group
+        return None if group is None else (self.request.pod.namespace, group.name)
+
+    @property
+    def group_min_count(self) -> int:
+        """How many pods of its group start together at least."""
+        return 1 if self.request.group is None else self.request.group.min_count
 
     @property
     def key(self) -> tuple[object, float]:
@@ -56,6 +68,8 @@ class WaitingLines:
     def __init__(self, queues: GpuQueues, half_life_s: float = HALF_LIFE_S) -> None:
         self.queues = queues
         self.state = {queue.name: QueueState() for queue in queues}
+        self.placed: Counter[GroupKey] = Counter()
+        """How many pods of each group have a place."""
         self._half_life_s = half_life_s
         self._above = {queue.name: queues.line_of(queue.name) for queue in queues}
 
@@ -85,6 +99,8 @@ class WaitingLines:
         for queue in self._above[pod.queue]:
             self.state[queue.name].milli += sign * pod.milli
             self.state[queue.name].mib += sign * pod.mib
+        if pod.group is not None:
+            self.placed[pod.group] += sign
 
     def _hold(self, pod: QueuedPod, sign: int, now: float) -> None:
         self.count(pod, sign)
@@ -110,6 +126,11 @@ class WaitingLines:
                 turns.append((before, pod.arrived, pod.name, pod))
                 before += pod.milli
         return [pod for _, _, _, pod in sorted(turns, key=lambda turn: turn[:3])]
+
+    def group_members(self, pod: QueuedPod) -> list[QueuedPod]:
+        """The waiting pods of a pod's group, in the order in which they came."""
+        waiting = (each for line in self.state[pod.queue].lines.values() for each in line)
+        return sorted((each for each in waiting if each.group == pod.group), key=lambda each: each.arrived)
 
     def over_ceiling(self, pod: QueuedPod) -> GpuQueue | None:
         """The queue that would exceed its ceiling with this pod; None if none would."""

@@ -21,6 +21,8 @@ def reclaims(state: ClusterState, view: ClusterLines) -> list[tuple[PodEntry, Ma
         entry = state.entry(uid)
         if entry is None or reason is not QueueReason.NO_ROOM or not is_in_line(entry):
             continue
+        if entry.spec.group is not None:
+            continue  # pods would be evicted for some of the group, and in vain if the others have no room
         found.append((entry, _rule(entry, lent if _is_within(state, view.lines, entry) else frozenset())))
     return found
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from milligpu.cluster.pod_entry import PodEntry
-from milligpu.model.gpu_queue import GpuQueue
+from milligpu.model.gpu_queue import NO_QUEUE, GpuQueue
 from milligpu.model.reasons import QueueReason
 from milligpu.model.timestamps import show_time_of_day
 from milligpu.model.units import show_mib, show_milli
 from milligpu.queues.admit import Admission
 from milligpu.queues.cluster_lines import latest_start
+from milligpu.queues.group_turn import turn_of
 from milligpu.queues.opening import Opening
 from milligpu.queues.order import QueuedPod, WaitingLines
 
@@ -31,12 +32,14 @@ class Standing:
     @property
     def message(self) -> str:
         """What a person reads: position, what the pod waits for, and until when."""
-        place = f"{_ordinal(self.position)} of {self.waiting} in {self.pod.queue}"
-        return f"{place}; {self._why()}; {self._when()}"
+        where = "without a queue" if self.pod.queue == NO_QUEUE else f"in {self.pod.queue}"
+        return f"{_ordinal(self.position)} of {self.waiting} {where}; {self._why()}; {self._when()}"
 
     def _why(self) -> str:
         asked = f"{show_milli(self.pod.milli)} GPU with {show_mib(self.pod.mib)}"
         match self.reason:
+            case QueueReason.GROUP_INCOMPLETE:
+                return f"waits for the other pods of its group: {self.detail}"
             case QueueReason.CEILING:
                 return f"waits until pods of {self.detail} end, which has all that its ceiling allows"
             case QueueReason.KEPT_FOR_OWNERS:
@@ -65,9 +68,18 @@ def standings(lines: WaitingLines, admission: Admission, queue: GpuQueue, now: f
     line = lines.line(queue, now)
     for position, pod in enumerate(line, 1):
         reason = admission.reasons.get(pod.name, QueueReason.WAITS_FOR_TURN)
-        over = lines.over_ceiling(pod) if reason is QueueReason.CEILING else None
         opening = admission.openings.get(pod.name)
-        yield Standing(pod, position, len(line), reason, opening, "" if over is None else over.name)
+        yield Standing(pod, position, len(line), reason, opening, _detail(lines, pod, reason))
+
+
+def _detail(lines: WaitingLines, pod: QueuedPod, reason: QueueReason) -> str:
+    """The queue whose ceiling is reached, or how many pods of a group there are."""
+    turn = turn_of(lines, pod)
+    if reason is QueueReason.GROUP_INCOMPLETE:
+        missing = turn.needed - len(turn.pods)
+        return f"{pod.group_min_count - missing} of {pod.group_min_count} exist"
+    over = lines.over_ceiling(turn.together) if reason is QueueReason.CEILING else None
+    return "" if over is None else over.name
 
 
 def describe_stray(entry: PodEntry, problem: str) -> str:

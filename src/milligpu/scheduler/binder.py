@@ -17,6 +17,7 @@ from milligpu.model.errors import MilligpuError, Unavailable
 from milligpu.model.grant import Grant
 from milligpu.model.request import PodRef
 from milligpu.scheduler.extender import BindRequest
+from milligpu.scheduler.group_binds import GroupBinds
 from milligpu.wire.grant import encode_grant
 from milligpu.wire.kubernetes import decode_pod
 
@@ -44,15 +45,18 @@ class Binder:
         now: Callable[[], float],
         *,
         drop: Callable[[str], None],
+        server_text: Callable[[str], str] = lambda _: "",
     ) -> None:
         """`valid` says whether this instance still leads; one that was paused finds out here.
 
-        `drop` forgets a pod that is gone.
+        `drop` forgets a pod that is gone; `server_text` says how a pod reaches the GPU server that its grant names.
         """
         self._drop = drop
+        self._server_text = server_text
         self._api = api
         self._valid = valid
         self._state = state
+        self._groups = GroupBinds(state)
         self._pods = pods
         self._now = now
         self._in_flight = 0
@@ -84,13 +88,17 @@ class Binder:
         await self._idle.wait()
 
     async def bind(self, request: BindRequest) -> None:
+        entry = self._state.entry(request.pod.uid)
+        spec = entry.spec if entry is not None else (await self._read(request.pod)).spec
+        # A bind that waits for others of its group is not under way yet: it must not hold up other pods.
+        grant = await self._groups.begin(spec, request.node)
         self._in_flight += 1
         self._idle.clear()
         if self._in_flight >= IN_FLIGHT:
             self._room.clear()
         begun = self._now()
         try:
-            await self._bind(request)
+            await self._bind(request, grant)
         finally:
             self._in_flight -= 1
             self._ended = self._now()
@@ -100,15 +108,12 @@ class Binder:
             if not self._in_flight:
                 self._idle.set()
 
-    async def _bind(self, request: BindRequest) -> None:
-        entry = self._state.entry(request.pod.uid)
-        spec = entry.spec if entry is not None else (await self._read(request.pod)).spec
-        grant = self._state.binds.begin(spec, request.node)
+    async def _bind(self, request: BindRequest, grant: Grant | None) -> None:
         if not self._valid():
             self._state.binds.end(request.pod.uid, bound=False)
             raise Unavailable("this instance is no longer the leader")
         try:
-            await self._api.send("POST", _path(request.pod, "/binding"), _binding(request, grant))
+            await self._api.send("POST", _path(request.pod, "/binding"), self._binding(request, grant))
         except (ApiRefused, ApiNotSent) as error:
             await self._refused(request, error)
         except (ApiUnanswered, asyncio.CancelledError):
@@ -117,6 +122,23 @@ class Binder:
         else:
             self._state.binds.end(request.pod.uid, bound=True)
             _log_bound(request.pod, request.node, grant)
+
+    def _binding(self, request: BindRequest, grant: Grant | None) -> dict[str, object]:
+        metadata: dict[str, object] = {
+            "name": request.pod.name,
+            "namespace": request.pod.namespace,
+            "uid": request.pod.uid,
+        }
+        if grant is not None:
+            server = self._server_text(grant.node)
+            reached = {names.GPU_SERVER: server} if server else {}
+            metadata["annotations"] = {names.GRANT: encode_grant(grant), **reached}
+        return {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
+        }
 
     async def _refused(self, request: BindRequest, error: ApiRefused | ApiNotSent) -> None:
         """Find out whether a conflict is our earlier bind, carried out after all."""
@@ -186,19 +208,3 @@ def _log_bound(pod: PodRef, node: str, grant: Grant | None) -> None:
 
 def _path(pod: PodRef, rest: str = "") -> str:
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{rest}"
-
-
-def _binding(request: BindRequest, grant: Grant | None) -> dict[str, object]:
-    metadata: dict[str, object] = {
-        "name": request.pod.name,
-        "namespace": request.pod.namespace,
-        "uid": request.pod.uid,
-    }
-    if grant is not None:
-        metadata["annotations"] = {names.GRANT: encode_grant(grant)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": metadata,
-        "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
-    }

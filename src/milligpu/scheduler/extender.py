@@ -119,7 +119,7 @@ class Extender:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("simulate", str(error)) from None
         items = bytes(args.Nodes.items)
-        if not spec.wants_gpu:
+        if not spec.wants_gpu or spec.is_remote:
             return b'{"Nodes":{"items":' + items + b"}}"
         return filter_templates(self._state, spec.request, items, NO_ROOM)
 
@@ -132,7 +132,7 @@ class Extender:
             raise BadFormat("prioritize", str(error)) from None
         offered = _names(bytes(args.NodeNames))
         ranked: dict[str, float] = {}
-        if spec.wants_gpu and spec.request is not None:
+        if spec.wants_gpu and spec.request is not None and not spec.is_remote:
             ranked = self._state.reservations.ranked(spec, self._state.placer.mask(offered))
         return msgspec.json.encode(
             [{"Host": name, "Score": round(_POINTS_MAX * ranked.get(name, 0.0))} for name in offered]
@@ -151,7 +151,8 @@ class Extender:
         offered = args.NodeNameToMetaVictims or {}
         if not spec.wants_gpu:
             return b'{"NodeNameToMetaVictims":' + _meta_victims(body) + b"}"
-        chosen = choose_node(self._state, spec, offered)
+        # The leader chooses victims on GPU servers: kube-scheduler would evict pods from nodes.
+        chosen = None if spec.is_remote else choose_node(self._state, spec, offered)
         if chosen is None:
             return b'{"NodeNameToMetaVictims":{}}'
         node, victims = chosen
@@ -162,7 +163,18 @@ class Extender:
         }
         return msgspec.json.encode({"NodeNameToMetaVictims": {node: found}})
 
+    def _place_remotely(self, spec: SchedulingSpec, names: bytes) -> bytes:
+        """Reserve a share on a GPU server; kube-scheduler chooses the node for the pod itself."""
+        entry = self._state.entry(spec.pod.uid)
+        if entry is not None and entry.spec is spec and entry.grant is not None:
+            self._state.reservations.confirm(entry)
+        elif self._state.reservations.reserve(spec, self._state.nodes.admitted(spec.constraints)) is None:
+            return no_node_answer(names, NO_ROOM)
+        return b'{"NodeNames":' + names + b"}"
+
     def _place(self, spec: SchedulingSpec, names: bytes, nominated: str) -> bytes:
+        if spec.is_remote:
+            return self._place_remotely(spec, names)
         entry = self._state.entry(spec.pod.uid)
         if entry is not None and entry.spec is spec and self._reserved_here(entry, names):
             return _only(self._state.reservations.confirm(entry).node)

@@ -18,6 +18,7 @@ from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
 from milligpu.cluster.reservations import HOLD_OFF_MAX_S, HOLD_OFF_S, PATIENCE_S
 from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import MERGE_PATCH, METADATA_ONLY, ApiClient
+from milligpu.model.attach import server_of_node
 from milligpu.model.errors import BadRequest, Unavailable
 
 # Pods that kube-scheduler is about to ask for need no nomination: new ones, and the next of a burst.
@@ -136,6 +137,7 @@ class Nominator:
         return (
             entry.seen
             and not entry.gated
+            and entry.spec.group is None
             and entry.spec.scheduler in self._schedulers
             and (entry.refused_by_filter or not entry.other_reason)
             and not self._held_off(entry, now)
@@ -248,6 +250,7 @@ class Nominator:
 
     async def _write(self, entry: PodEntry, node: str) -> None:
         pod = entry.spec.pod
+        node = server_of_node(node) or node  # no node has this name: it only makes kube-scheduler try again
         await self._api.send(
             "PATCH",
             f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status",

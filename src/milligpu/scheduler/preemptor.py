@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from milligpu.cluster.pod_entry import PodEntry, PodStage
-from milligpu.cluster.preemption import MayLeave, choose_node, lower_priority
+from milligpu.cluster.preemption import MayLeave, choose_node, evicted_with, lower_priority
 from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import METADATA_ONLY, ApiClient, ApiRefused
 from milligpu.kube.events import EventRecorder, PodEvent
@@ -94,6 +94,7 @@ class Preemptor:
             entry.stage is PodStage.WAITING
             and entry.seen
             and entry.spec.preempts
+            and entry.spec.group is None
             and self._state.entry(uid) is entry
             and self._state.reservations.preemption_of(uid) is None
             and entry.since <= now - _PATIENCE_S
@@ -110,7 +111,8 @@ class Preemptor:
             self._not_before[spec.pod.uid] = self._now() + _LATER_S
             return
         node, victims = chosen
-        pods = [self._state.pods[uid] for uid in victims if not self._state.pods[uid].leaving]
+        chosen_pods = [self._state.pods[uid] for uid in victims if not self._state.pods[uid].leaving]
+        pods = [*chosen_pods, *evicted_with(self._state, victims)]
         self._state.reservations.begin_preemption(spec, node, victims)
         try:
             for each in pods:
@@ -119,7 +121,7 @@ class Preemptor:
                 if not self._valid():
                     return
                 await self._evict(each.spec.pod, dry=False)
-                self._tell(each, entry)
+                self._tell(each, entry, chosen=each in chosen_pods)
         except Unavailable as error:
             self._not_before[spec.pod.uid] = self._now() + _AGAIN_S
             self._state.reservations.end_preemption(spec.pod.uid)
@@ -150,13 +152,16 @@ class Preemptor:
             if error.status != _NOT_FOUND:
                 raise
 
-    def _tell(self, victim: PodEntry, entry: PodEntry) -> None:
+    def _tell(self, victim: PodEntry, entry: PodEntry, *, chosen: bool) -> None:
+        """Say why a pod was evicted: for its own place, or because its group has too few pods left."""
         if victim.spec.priority < entry.spec.priority:
             why = f"pod {entry.spec.pod} has priority {entry.spec.priority}, and this one {victim.spec.priority}"
             prevented = "a PriorityClass that is not lower"
         else:
             why = f"queue {entry.spec.queue} takes back for pod {entry.spec.pod} what it lent"
             prevented = f"a larger guarantee of queue {victim.spec.queue}"
+        if not chosen and victim.spec.group is not None:
+            why = f"its group {victim.spec.group.name} has too few pods left: {why}"
         message = f"evicted from {victim.node}: {why}; {prevented} would have prevented it"
         event = PodEvent(victim.spec.pod, EventReason.PREEMPTED, "Preempting", message)
         self._events.record(event, topic=_TOPIC)

@@ -78,6 +78,7 @@ class QueueController:
         self._patches: set[asyncio.Task[None]] = set()
         self._admitting: set[str] = set()
         self._said: dict[str, tuple[QueueReason, str, float]] = {}
+        state.is_protected = self._is_protected
 
     @property
     def idle(self) -> bool:
@@ -99,6 +100,13 @@ class QueueController:
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._said.pop(uid, None)
+
+    def _is_protected(self, entry: PodEntry) -> bool:
+        """Whether a pod has run for less than its queue grants to each of its pods."""
+        if entry.spec.queue not in self.queues:
+            return False
+        least = self.queues[entry.spec.queue].minimum_runtime_s
+        return least > 0 and self._clock() < entry.started + least
 
     async def follow(self) -> None:
         """Follow the queues, until cancelled."""
@@ -163,7 +171,7 @@ class QueueController:
         """Write the place of a pod as a nomination, and remove its gate."""
         pod, node = entry.spec.pod, entry.node
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        message = f"its turn in {entry.spec.queue} has come; a place on {node} is reserved"
+        message = f"its turn has come; a place on {node} is reserved"
         gate = "/spec/schedulingGates/0"
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": pod.uid},

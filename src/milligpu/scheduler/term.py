@@ -4,8 +4,10 @@ Each term starts with an empty state and lists the cluster again, so nothing out
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Set
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,13 +15,14 @@ import msgspec
 import structlog
 
 from milligpu import dialects
+from milligpu.cluster.plain_reader import PlainReader
 from milligpu.cluster.pod_entry import PodStage
 from milligpu.cluster.read import NodeReader, PodReader, describe_end
 from milligpu.cluster.resize import describe_grant
 from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import ApiClient
 from milligpu.kube.events import EventRecorder
-from milligpu.kube.watch import Changed, Followed, Relisted, Watch
+from milligpu.kube.watch import Changed, Followed, ListEnded, ListPage, Relisted, Watch
 from milligpu.model import names
 from milligpu.model.errors import MilligpuError
 from milligpu.model.gpu_class import GpuClasses
@@ -37,14 +40,18 @@ from milligpu.scheduler.nominator import Nominator
 from milligpu.scheduler.preemptor import Preemptor
 from milligpu.scheduler.queue_controller import QueueController
 from milligpu.scheduler.resizer import Resizer
+from milligpu.scheduler.servers import ServerController
 from milligpu.scheduler.settings import SchedulerSettings
 from milligpu.scheduler.sharepods import SharePodController
+from milligpu.scheduler.startup_taints import StartupTaints
 from milligpu.scheduler.waiting_events import WaitingEvents
+from milligpu.wait import in_turns
 from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode, KubePod
 
 _EXPIRE_EVERY_S = 1.0
-# Pods of a list that are read in one go, in some 20 ms: the leader Lease and admission must not wait for 100,000.
-_AT_ONCE = 100
+# A page of at least so many pods means a large cluster. What was made of it is left out of the search for garbage,
+# which would stop the process for some 0.1 s again and again. None of it is in a cycle: it is freed all the same.
+_LASTING = 100
 
 log = structlog.get_logger()
 
@@ -73,15 +80,20 @@ class LeaderTerm:
         self.valid = valid
         self._settings = settings
         self._pods = PodReader(partial(dialects.read_pod, settings=settings.dialects))
+        self._plain = PlainReader()
         self._nodes = NodeReader()
         self.state = ClusterState(Placer(Snapshot()), now)
         self.extender = Extender(self.state, self._pods)
-        self.binder = Binder(api, self.state, self._pods, valid, now, drop=self._drop_pod)
+        self._servers = ServerController(api, self.state, self._on_change, now)
+        self.binder = Binder(
+            api, self.state, self._pods, valid, now, drop=self._drop_pod, server_text=self._servers.text
+        )
         self.nominator = Nominator(api, self.state, settings.schedulers, lambda: self.binder.busy, now)
         self._events = EventRecorder(api, "milligpu.dev/scheduler", settings.identity, now)
         self._resizer = Resizer(api, self._events, self.state, valid, now, pods=self._pods)
         self._waiting_events = WaitingEvents(self._events, self.state, self.nominator, now)
         self._conditions = NodeConditions(api, self._events, valid, now, lambda: datetime.now(UTC))
+        self._startup_taints = StartupTaints(api, valid)
         self._evictions = Evictions(api, valid, now)
         self._class_watch = classes
         self._classes = ClassController(api, classes, self._set_classes)
@@ -125,6 +137,7 @@ class LeaderTerm:
             tasks.create_task(self._follow_pods())
             tasks.create_task(self._classes.run())
             tasks.create_task(self._queues.follow())
+            tasks.create_task(self._servers.run())
             tasks.create_task(self.binder.settle())
             tasks.create_task(self._expire())
             await self._seen_all.wait()
@@ -135,6 +148,7 @@ class LeaderTerm:
             tasks.create_task(self._waiting_events.run())
             tasks.create_task(self._resizer.run())
             tasks.create_task(self._conditions.run())
+            tasks.create_task(self._startup_taints.run())
             tasks.create_task(self._evictions.run())
             tasks.create_task(self._layouts.run())
             if self._settings.classes is not None:
@@ -187,8 +201,7 @@ class LeaderTerm:
                 case Relisted(items):
                     for gone in self._nodes.known() - {node.metadata.name for node in items}:
                         self._drop_node(gone)
-                    for node in items:
-                        self._put_node(node)
+                    await in_turns(items, self._put_node)
                     self._seen("nodes")
                 case Changed(items):
                     for kind, node in items:
@@ -204,11 +217,13 @@ class LeaderTerm:
                 log.warning("Could not read inventory", node=node.metadata.name, error=observed.problem)
             self.state.put_node(observed)
             self._conditions.put(observed)
+            self._startup_taints.put(observed)
 
     def _drop_node(self, name: str) -> None:
         self._nodes.forget(name)
         self.state.drop_node(name)
         self._conditions.drop(name)
+        self._startup_taints.drop(name)
         self._evictions.drop(name)
         self._layouts.drop_node(name)
 
@@ -225,23 +240,28 @@ class LeaderTerm:
 
     async def _follow_pods(self) -> None:
         watch = Watch(self._api, "/api/v1/pods", KubePod, on_list=self.state.pods.begin_list)
-        async for news in watch.follow():
-            match news:
-                case Relisted(items):
-                    self._drop_missing({pod.metadata.uid for pod in items})
-                    for number, pod in enumerate(items, 1):
-                        self._put_pod(pod)
-                        if number % _AT_ONCE == 0:
-                            await asyncio.sleep(0)
-                    self._seen("pods")
-                case Changed(items):
-                    for kind, pod in items:
-                        self._delete_pod(pod) if kind == "DELETED" else self._put_pod(pod)
-            self._on_change()
-            self._resizer.notice()
+        async with aclosing(watch.follow_pages()) as everything:
+            async for news in everything:
+                match news:
+                    case ListPage(items):
+                        await in_turns(items, self._put_pod)
+                        if len(items) >= _LASTING:
+                            gc.freeze()
+                        continue
+                    case ListEnded(uids):
+                        self._drop_missing(uids)
+                        self._seen("pods")
+                    case Changed(items):
+                        for kind, pod in items:
+                            self._delete_pod(pod) if kind == "DELETED" else self._put_pod(pod)
+                self._on_change()
+                self._resizer.notice()
 
     def _put_pod(self, pod: KubePod) -> None:
         try:
+            if self.state.entry(pod.metadata.uid) is None and (plain := self._plain.read(pod)) is not None:
+                self.state.put_plain(plain)
+                return
             observed = self._pods.read(pod)
             if observed.ended:
                 self._delete_pod(pod)
@@ -263,7 +283,7 @@ class LeaderTerm:
 
     def _drop_missing(self, listed: Set[str]) -> None:
         """Forget pods that are gone; those that became known after the list began may be newer than it."""
-        for gone in self.state.pods.missing_from(listed):
+        for gone in (*self.state.pods.missing_from(listed), *self.state.plain.missing_from(listed)):
             self._drop_pod(gone)
         self._pods.keep(listed, lambda uid: self.state.entry(uid) is not None)
 

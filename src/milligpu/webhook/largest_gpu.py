@@ -1,9 +1,12 @@
 """The memory of the cluster's largest GPU, by which admission counts a request for memory alone."""
 
+from collections.abc import Set
+
 from milligpu.kube.watch import Changed, Followed, Relisted
 from milligpu.model import names
 from milligpu.model.errors import BadFormat
 from milligpu.model.units import Mib
+from milligpu.wait import in_turns
 from milligpu.wire.inventory import decode_inventory
 from milligpu.wire.kubernetes import KubeNode
 
@@ -23,12 +26,15 @@ class LargestGpu:
         async for news in self._nodes.follow():
             match news:
                 case Relisted(items):
-                    self._largest.clear()
-                    for node in items:
-                        self._put(node)
+                    self._keep({node.metadata.name for node in items})
+                    await in_turns(items, self._put)
                 case Changed(items):
                     for kind, node in items:
                         self._drop(node) if kind == "DELETED" else self._put(node)
+
+    def _keep(self, listed: Set[str]) -> None:
+        for gone in self._largest.keys() - listed:
+            del self._largest[gone]
 
     def _drop(self, node: KubeNode) -> None:
         self._largest.pop(node.metadata.name, None)

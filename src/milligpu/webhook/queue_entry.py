@@ -18,17 +18,21 @@ KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def enqueue(pod: dict[str, Any], namespace: str, user: str, queues: GpuQueues) -> None:
-    """Put a new pod that requests GPUs into its queue, if it has one. Raises `BadRequest` for a wrong queue."""
+    """Put a new pod that requests GPUs into its queue, if it has one. Raises `BadRequest` for a wrong queue.
+
+    A pod of a group gets the gate also without a queue: it waits for the others.
+    """
     metadata = cast("dict[str, Any]", pod["metadata"])
     labels: dict[str, str] = metadata.get("labels") or {}
     named = labels.get(names.QUEUE)
     if named is None and KUEUE_LABEL in labels:
         return
     queue = queues.queue_of(namespace, named)
-    if queue is None:
+    if queue is None and names.GROUP not in annotations(pod):
         return
-    metadata["labels"] = {**labels, names.QUEUE: queue}
-    _write_user(metadata, user)
+    if queue is not None:
+        metadata["labels"] = {**labels, names.QUEUE: queue}
+        _write_user(metadata, user)
     spec = cast("dict[str, Any]", pod["spec"])
     gates: list[dict[str, str]] = spec.get("schedulingGates") or []
     if {"name": names.QUEUE} not in gates:

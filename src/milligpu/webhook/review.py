@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from milligpu.dialects.bitfusion import DIALECT as BITFUSION
+from milligpu.dialects.choose import read_pod
 from milligpu.dialects.class_templates import replace_class_resources
 from milligpu.dialects.normal import NormalForm, hide_gpus_from_debug_containers, normalize
 from milligpu.dialects.patch import json_patch
@@ -22,6 +24,7 @@ from milligpu.dialects.pod import annotations, section
 from milligpu.dialects.templates import PATHS, pod_of_template
 from milligpu.layouts.spec import parse_calendar, parse_layout
 from milligpu.model import names
+from milligpu.model.attach import parse_attach
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu_class import NO_CLASSES, GpuClasses, parse_class
 from milligpu.model.gpu_queue import NO_QUEUES, GpuQueues
@@ -83,10 +86,11 @@ class PodReviewer:
         self._classes = classes
         self._queues = queues
 
-    def review(self, body: bytes, *, final: bool = True) -> bytes:
+    def review(self, body: bytes, *, final: bool = True, bitfusion: str | None = None) -> bytes:
         """Answer one review. Raises `BadFormat` for a body that is no AdmissionReview.
 
-        Raises `UnknownName` unless the answer is `final`: a class or queue may be newer than what is known.
+        `bitfusion` is what the namespace's label says about `bitfusion run`; None if it has none. Raises
+        `UnknownName` unless the answer is `final`: a class or queue may be newer than what is known.
         """
         try:
             request = _decoder.decode(body).request
@@ -94,7 +98,7 @@ class PodReviewer:
         except msgspec.MsgspecError as error:
             raise BadFormat("AdmissionReview", str(error)) from None
         try:
-            answer = self._answer(request, found)
+            answer = self._answer(request, found, bitfusion)
         except UnknownName as error:
             if not final:
                 raise
@@ -104,13 +108,14 @@ class PodReviewer:
         response = {"uid": request.uid, **answer}
         return msgspec.json.encode({"apiVersion": _API, "kind": "AdmissionReview", "response": response})
 
-    def _answer(self, request: _Request, found: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: _Request, found: dict[str, Any], bitfusion: str | None) -> dict[str, Any]:
         form, kind = self._form(), request.kind.kind
         before: dict[str, Any] = msgspec.json.decode(request.oldObject, type=dict[str, Any] | None) or {}
         if request.subResource == EPHEMERAL:
             return _patched(found, hide_gpus_from_debug_containers(found, before))
         if kind == "Pod":
-            result = normalize(_placed(request.namespace, found), form)
+            asked = _attached(_placed(request.namespace, found), form, bitfusion)
+            result = normalize(asked, form)
             self._check_class(result)
             if names.DIALECT in annotations(result):
                 with _not_known_yet():
@@ -179,6 +184,18 @@ def _placed(namespace: str, found: dict[str, Any]) -> dict[str, Any]:
     if isinstance(metadata, dict) and not ("name" in metadata or "generateName" in metadata):
         raise BadRequest("metadata.name", None, f"the pod's name in {namespace or 'its namespace'}")
     return found
+
+
+def _attached(found: dict[str, Any], form: NormalForm, bitfusion: str | None) -> dict[str, Any]:
+    """Return a pod in Bitfusion's dialect with the place that its namespace's label says; others as they are."""
+    notes = annotations(found)
+    if bitfusion is None or names.ATTACH in notes or names.DIALECT in notes:
+        return found
+    if read_pod(found, form.settings, form.known).dialect != BITFUSION.name:
+        return found
+    attach = parse_attach(f"namespace label {names.BITFUSION}", bitfusion)
+    metadata = {**section(found, "metadata"), "annotations": {**notes, names.ATTACH: str(attach)}}
+    return {**found, "metadata": metadata}
 
 
 def _patched(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

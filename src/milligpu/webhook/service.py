@@ -20,14 +20,17 @@ import structlog
 from milligpu.dialects.normal import NormalForm
 from milligpu.http_server import HttpResponse, HttpRoutes, serving, text_response
 from milligpu.kube.api import ApiClient
-from milligpu.kube.watch import Followed
+from milligpu.kube.watch import ABSENT_S, Watch
 from milligpu.manifests.webhook_configuration import CONFIGURATION, PATH
+from milligpu.model import names
 from milligpu.model.errors import MilligpuError
+from milligpu.model.names import CLASSES_PATH, QUEUES_PATH
 from milligpu.model.units import Mib
 from milligpu.webhook.certificates import LIFETIME, Certificate, issue_certificate, trust_bundle
 from milligpu.webhook.known_classes import KnownClasses
 from milligpu.webhook.known_queues import KnownQueues
 from milligpu.webhook.largest_gpu import LargestGpu
+from milligpu.webhook.namespace_labels import NamespaceLabels
 from milligpu.webhook.review import BODY_MAX, PodReviewer, UnknownName
 from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode
 
@@ -56,15 +59,11 @@ class WebhookSettings:
     lifetime: timedelta = LIFETIME
 
 
-async def serve(
-    api: ApiClient,
-    settings: WebhookSettings,
-    nodes: Followed[KubeNode],
-    classes: Followed[KubeGpuClass],
-    queues: Followed[KubeGpuQueue],
-) -> None:
+async def serve(api: ApiClient, settings: WebhookSettings) -> None:
     """Review pods until cancelled."""
-    largest_gpu, known, known_queues = LargestGpu(nodes), KnownClasses(api, classes), KnownQueues(api, queues)
+    largest_gpu = LargestGpu(Watch(api, "/api/v1/nodes", KubeNode, cached=True))
+    known = KnownClasses(api, Watch(api, CLASSES_PATH, KubeGpuClass, retry_s=ABSENT_S, optional=True))
+    known_queues = KnownQueues(api, Watch(api, QUEUES_PATH, KubeGpuQueue, retry_s=ABSENT_S, optional=True))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(largest_gpu.run())
         tasks.create_task(known.run())
@@ -91,13 +90,17 @@ class WebhookServer:
         self._now = now
         reviewer = PodReviewer(self._form, lambda: classes.now, lambda: queues.now)
 
+        labels = NamespaceLabels(api)
+
         async def review(body: bytes) -> tuple[int, bytes]:
+            # Only these pods depend on their namespace.
+            bitfusion = await labels.of_review(body, names.BITFUSION) if b"bitfusion" in body else None
             try:
-                return 200, reviewer.review(body, final=False)
+                return 200, reviewer.review(body, final=False, bitfusion=bitfusion)
             except UnknownName:
                 await classes.refresh()
                 await queues.refresh()
-                return 200, reviewer.review(body)
+                return 200, reviewer.review(body, bitfusion=bitfusion)
 
         async def ready() -> HttpResponse:
             return text_response("ok\n")
