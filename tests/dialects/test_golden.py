@@ -14,14 +14,14 @@ REFUSED = [case for case in CASES if case.refused is not None]
 
 @pytest.mark.parametrize("case", MEANT, ids=lambda case: f"{case.file}: {case.name}")
 def test_a_manifest_means_what_the_table_says(case: Case) -> None:
-    assert request_data(dialects.read_new_pod(case.pod)) == case.means
+    assert request_data(dialects.read_pod(case.pod)) == case.means
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case.file}: {case.name}")
 def test_a_bad_manifest_is_refused_with_field_value_and_what_is_allowed(case: Case) -> None:
     assert case.refused is not None
     with pytest.raises(BadRequest) as caught:
-        dialects.read_new_pod(case.pod)
+        dialects.read_pod(case.pod)
     assert caught.value.field == case.refused["field"]
     assert caught.value.value == case.refused.get("value", caught.value.value)
     assert case.refused["want"] in caught.value.want
@@ -46,13 +46,3 @@ def test_settings_say_what_manifests_leave_to_their_cluster() -> None:
         share(DialectSettings({"parts": 0}), "deepomatic.com/shared-gpu", 1)
     with pytest.raises(BadRequest, match="--gpushare-unit: invalid value 'GB': must be auto, GiB or MiB"):
         share(DialectSettings({"gpushare-unit": "GB"}), "aliyun.com/gpu-mem", 1)
-
-
-def test_a_pod_that_was_admitted_with_a_group_is_still_read() -> None:
-    notes = {"milligpu.dev/group": "job", "milligpu.dev/group-size": "4"}
-    limits = {"nvidia.com/vgpu": 100}
-    spec = {"containers": [{"name": "c", "resources": {"limits": limits}}]}
-    pod = {"metadata": {"name": "p", "annotations": notes}, "spec": spec}
-    assert dialects.read_pod(pod).gang is not None
-    with pytest.raises(BadRequest, match="groups of pods are not implemented yet"):
-        dialects.read_new_pod(pod)

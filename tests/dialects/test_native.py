@@ -73,7 +73,7 @@ def test_each_annotation_is_read() -> None:
         PlacementStrategy.SPREAD,
     )
     assert request.locality == AffinityLabels("blue", "noisy", "team-a")
-    assert request.gang == PodGroup("job", 4, 4)
+    assert request.group == PodGroup("job", 4, 4)
 
 
 def test_init_containers_and_sidecars_keep_their_kind_and_the_formula() -> None:
@@ -160,7 +160,7 @@ def test_the_old_name_of_a_groups_minimum_is_read() -> None:
         notes |= {f"milligpu.dev/group-{key.replace('_', '-')}": value for key, value in minimum.items()}
         limits = {"nvidia.com/vgpu": 300}
         spec = {"containers": [{"name": "c", "resources": {"limits": limits}}]}
-        return read_pod({"metadata": {"name": "p", "annotations": notes}, "spec": spec}).gang
+        return read_pod({"metadata": {"name": "p", "annotations": notes}, "spec": spec}).group
 
     assert group(least="3") == group(min_count="3") == PodGroup("job", 4, 3)
     assert group(least="2", min_count="3") == PodGroup("job", 4, 3)

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from milligpu.metrics.node import GPU_HELP, SHARE_HELP
 from milligpu.model.names import USER_ANNOTATIONS
 from milligpu.model.policy import PlacementStrategy, SharePolicy
 from milligpu.model.reasons import RESOLVABLE, AttachReason, EventReason, Reason
@@ -34,10 +33,3 @@ def test_every_event_reason_is_documented() -> None:
 
 def test_every_attach_reason_is_an_event_reason() -> None:
     assert {str(reason) for reason in AttachReason} <= {str(reason) for reason in EventReason}
-
-
-def test_every_metric_of_the_agent_is_documented() -> None:
-    shares = [f"milligpu_{holder}_{name}" for holder in ("container", "session") for name in SHARE_HELP]
-    names = [*GPU_HELP, *shares, "milligpu_gpu_healthy", "milligpu_gpu_violations", "milligpu_gpu_throttled"]
-    rows = re.findall(r"^\| `(milligpu_\w+?)(?:_total)?` \|", (DOCS / "agent.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted(names)

@@ -98,7 +98,7 @@ class GpuServer:
             str(self.pool),
             "--state-dir",
             str(self.folder / "state"),
-            *self.options,
+            *(each.replace("{address}", self.address) for each in self.options),
         ]
         with log.open("a") as output:
             self.process = subprocess.Popen(

@@ -1,6 +1,7 @@
 """Find out in which dialect a pod is written, and read it; a pod in two dialects is refused with both fields."""
 
 from milligpu.dialects import (
+    attach,
     bitfusion,
     deepomatic,
     gpumanager,
@@ -46,22 +47,7 @@ def read_pod(pod: pods.Json, settings: DialectSettings = DEFAULTS, known: Dialec
     fields = pods.pod_fields(pod)
     _refuse_misspelled(fields, known)
     request = _find(fields, known).read_request(pod, settings)
-    return profiles.require_profile(pod, qos.apply_qos_limits(pod, request, settings))
-
-
-def read_new_pod(
-    pod: pods.Json, settings: DialectSettings = DEFAULTS, known: DialectRegistry = KNOWN
-) -> PodRequest:
-    """Read a pod that is about to be created, and refuse what milligpu cannot do yet.
-
-    Pods that exist are read by `read_pod`: an older webhook may have admitted them.
-    """
-    request = read_pod(pod, settings, known)
-    if request.gang is not None and request.dialect == native.DIALECT.name:
-        hint = "remove the group annotations; each pod then starts when its own GPUs are free"
-        want = "left out: groups of pods are not implemented yet"
-        raise BadRequest(names.GROUP, request.gang.name, want, hint=hint)
-    return request
+    return attach.apply_attach(pod, profiles.require_profile(pod, qos.apply_qos_limits(pod, request, settings)))
 
 
 def _find(fields: pods.PodFields, known: DialectRegistry) -> Dialect:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from milligpu.dialects import pod as pods
-from milligpu.dialects.choose import read_new_pod
+from milligpu.dialects.choose import read_pod
 from milligpu.dialects.settings import DEFAULTS, DialectSettings
 from milligpu.dialects.templates import PATHS, pod_of_template
 from milligpu.model import names
@@ -34,7 +34,7 @@ def replace_class_resources(
     """
     result: dict[str, Any] = copy.deepcopy(dict(found))
     _remove_replaced(kind, result, before)
-    request = read_new_pod(pod_of_template(kind, result), settings)
+    request = read_pod(pod_of_template(kind, result), settings)
     template = _template(kind, result)
     counts = {name: _class_resources(resources) for name, resources in _limits(template)}
     if PATHS[kind] and any(counts.values()):

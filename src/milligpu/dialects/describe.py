@@ -25,8 +25,8 @@ def request_data(request: PodRequest) -> dict[str, Any]:
         "anti-affinity": request.locality.anti_affinity,
         "exclusion": request.locality.exclusion,
         "group": None
-        if request.gang is None
-        else {"name": request.gang.name, "size": request.gang.size, "least": request.gang.min_count},
+        if request.group is None
+        else {"name": request.group.name, "size": request.group.size, "least": request.group.min_count},
     }
     return {key: value for key, value in data.items() if value is not None}
 
@@ -62,6 +62,6 @@ def condition_text(request: PodRequest) -> str:
     """Return all conditions of the pod in one line, without its shares."""
     data = request_data(request)
     words = [f"{key}={value}" for key, value in data.items() if isinstance(value, (str, int)) and key != "dialect"]
-    if request.gang is not None:
-        words.append(f"group={request.gang.name} ({request.gang.min_count} of {request.gang.size})")
+    if request.group is not None:
+        words.append(f"group={request.group.name} ({request.group.min_count} of {request.group.size})")
     return "; ".join(words)

@@ -94,7 +94,7 @@ def read_v2(pod: pods.Json, settings: DialectSettings = DEFAULTS) -> PodRequest:
         request,
         priority=pods.optional(notes, PRIORITY, parse_priority) or 0,
         requirements=ANY if model is None else Requirements(models=(model,)),
-        gang=_gang(notes),
+        group=_group(notes),
     )
 
 
@@ -130,7 +130,7 @@ def _parse_bytes(field: str, value: object) -> Mib:
     return Mib(-(-parse_whole(field, value, 1, MIB_MAX * BYTES_PER_MIB) // BYTES_PER_MIB))
 
 
-def _gang(notes: Mapping[str, str]) -> PodGroup | None:
+def _group(notes: Mapping[str, str]) -> PodGroup | None:
     name_field = GROUP_LONG if GROUP_LONG in notes else GROUP
     parts = {name_field, HEADCOUNT, THRESHOLD, MIN_AVAILABLE} & notes.keys()
     if not parts:

@@ -18,13 +18,13 @@ from milligpu.model.request import PodRequest, ShareRequest, policy_problem
 from milligpu.model.requirements import ANY, parse_requirements
 from milligpu.model.units import GPUS_MAX, WHOLE, Milli, milli_hint, parse_mib, parse_milli, parse_whole
 
-# Written on pods of any dialect after they are created.
-_LATER = frozenset({names.GRANT, names.RESIZE, names.USER})
+# Written on pods of any dialect: next to the request, or after the pod is created.
+_BESIDE = frozenset({names.ATTACH, names.GRANT, names.GPU_SERVER, names.RESIZE, names.USER})
 
 
 def first_field(fields: pods.PodFields) -> str | None:
     """Return the first resource of this dialect, or else its first annotation."""
-    notes = (key for key in fields.annotations if key.startswith(names.PREFIX) and key not in _LATER)
+    notes = (key for key in fields.annotations if key.startswith(names.PREFIX) and key not in _BESIDE)
     resources = (
         field
         for key, field in fields.devices.items()
@@ -55,7 +55,7 @@ def read_request(pod: pods.Json, settings: DialectSettings = DEFAULTS) -> PodReq
             anti_affinity=pods.optional(notes, names.ANTI_AFFINITY, parse_label),
             exclusion=pods.optional(notes, names.EXCLUSION, parse_label),
         ),
-        gang=_gang(notes),
+        group=_group(notes),
     )
 
 
@@ -161,20 +161,22 @@ def _refuse_limits(request: PodRequest, policy: SharePolicy | None) -> None:
             raise BadRequest(names.LIMIT, container.share.limit, f"{problem} (container {container.name})")
 
 
-def _gang(notes: Mapping[str, str]) -> PodGroup | None:
-    name, size = notes.get(names.GROUP), notes.get(names.GROUP_SIZE)
-    if (name is None) != (size is None):
-        missing = names.GROUP if name is None else names.GROUP_SIZE
-        raise BadRequest(missing, None, f"{names.GROUP} and {names.GROUP_SIZE} go together")
+def _group(notes: Mapping[str, str]) -> PodGroup | None:
+    name, size, least = (notes.get(each) for each in (names.GROUP, names.GROUP_SIZE, names.GROUP_MIN_COUNT))
     if name is None:
-        if names.GROUP_MIN_COUNT in notes:
-            raise BadRequest(names.GROUP, None, f"{names.GROUP_MIN_COUNT} needs it")
+        alone = next((each for each in (names.GROUP_SIZE, names.GROUP_MIN_COUNT) if each in notes), None)
+        if alone is not None:
+            raise BadRequest(names.GROUP, None, f"the name of the group: {alone} needs it")
         return None
-    gang = parse_group(names.GROUP, name, names.GROUP_SIZE, size)
-    least = notes.get(names.GROUP_MIN_COUNT)
-    return (
-        gang if least is None else replace(gang, min_count=parse_whole(names.GROUP_MIN_COUNT, least, 1, gang.size))
-    )
+    if size is None:
+        if least is None:
+            want = f"the number of pods of the group, or {names.GROUP_MIN_COUNT} of them"
+            raise BadRequest(names.GROUP_SIZE, None, want)
+        return parse_group(names.GROUP, name, names.GROUP_MIN_COUNT, least)
+    group = parse_group(names.GROUP, name, names.GROUP_SIZE, size)
+    if least is None:
+        return group
+    return replace(group, min_count=parse_whole(names.GROUP_MIN_COUNT, least, 1, group.size))
 
 
 def _renamed(notes: Mapping[str, str]) -> Mapping[str, str]:
@@ -188,7 +190,7 @@ def _renamed(notes: Mapping[str, str]) -> Mapping[str, str]:
 
 def _refuse_unknown(notes: Mapping[str, str]) -> None:
     """Refuse a misspelled `milligpu.dev/` annotation instead of ignoring it."""
-    known = names.USER_ANNOTATIONS | {names.GRANT, names.USER}
+    known = names.USER_ANNOTATIONS | {names.GRANT, names.GPU_SERVER, names.USER}
     for key, value in notes.items():
         if key.startswith(names.PREFIX) and key not in known:
             allowed = ", ".join(sorted(name.removeprefix(names.PREFIX) for name in names.USER_ANNOTATIONS))
@@ -213,9 +215,13 @@ DIALECT = Dialect(
             "`nvidia.com/vgpu`, `nvidia.com/vgpu-memory`, `gpu-NAME`, annotations `milligpu.dev/…`",
             "[requests.md](requests.md)",
         ),
+        DialectForm(
+            "`milligpu.dev/remote-vgpu`, `milligpu.dev/remote-vgpu-memory`",
+            "admission's names for a share of a [GPU server](remote.md#without-touching-the-image)",
+        ),
     ),
     also_reads=frozenset({names.WHOLE_GPU}),
-    resources=frozenset({names.VGPU, names.VGPU_MEMORY}),
+    resources=frozenset({names.VGPU, names.VGPU_MEMORY, *names.COUNTED_LOCALLY}),
     resource_patterns=(r"nvidia\.com/vgpu", "gpu-", r"milligpu\.dev/"),
     annotation_patterns=(r"milligpu\.dev/",),
     settings=(QOS_LIMITS,),

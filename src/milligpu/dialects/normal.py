@@ -13,7 +13,8 @@ from typing import Any, cast
 
 from milligpu.dialects import pod as pods
 from milligpu.dialects import profiles
-from milligpu.dialects.choose import KNOWN, read_new_pod
+from milligpu.dialects.choose import KNOWN, read_pod
+from milligpu.dialects.client_injection import inject_client
 from milligpu.dialects.registry import DialectRegistry
 from milligpu.dialects.settings import DEFAULTS, DialectSettings
 from milligpu.dialects.shares import counted_vgpu, format_shares, is_plain, parse_shares
@@ -29,6 +30,8 @@ VOID = "void"
 """With this value NVIDIA's runtime attaches no GPU, even if the image requests all."""
 
 DEFAULT_SCHEDULER = "default-scheduler"
+_LOCAL_NAMES = (names.VGPU, names.VGPU_MEMORY)
+_REMOTE_NAMES = (names.REMOTE_VGPU, names.REMOTE_VGPU_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,13 @@ class NormalForm:
     largest_gpu: Mib | None = None
     """Memory of the cluster's largest GPU: for quotas, memory alone counts as its fraction of this."""
     known: DialectRegistry = KNOWN
+    client_image: str = ""
+    """The image with the client of GPU servers; without it no pod gets a remote share."""
 
 
 def normalize(pod: pods.Json, form: NormalForm) -> dict[str, Any]:
     """Return the pod in its normal form. Raises `BadRequest` for an invalid request."""
-    request = read_new_pod(pod, form.settings, form.known)
+    request = read_pod(pod, form.settings, form.known)
     result: dict[str, Any] = copy.deepcopy(dict(pod))
     _drop_grant(result)
     shares = {each.name: each.share for each in request.containers if each.share is not None}
@@ -58,10 +63,14 @@ def normalize(pod: pods.Json, form: NormalForm) -> dict[str, Any]:
         rewrite = form.known.by_name[request.dialect].rewrite if fresh else None
         if rewrite is not None:
             rewrite(result, pod, shares)
+    if request.remote:
+        inject_client(result, frozenset(shares), form.client_image)
+    counted = _REMOTE_NAMES if request.remote else _LOCAL_NAMES
     for container in pods.changeable_containers(result):
-        _hide(container, shown=container["name"] in shares or _has_other_device(container))
+        asks = container["name"] in shares
+        _hide(container, shown=not request.remote if asks else _has_other_device(container))
         if shares:
-            _count(container, shares.get(container["name"]), form)
+            _count(container, shares.get(container["name"]), form, counted)
     return result
 
 
@@ -81,7 +90,8 @@ def _drop_grant(pod: dict[str, Any]) -> None:
     """Remove the grant of the pod that a new one was copied from, as by `kubectl debug --copy-to`."""
     notes = pods.section(pod, "metadata").get("annotations")
     if isinstance(notes, dict):
-        cast("dict[str, Any]", notes).pop(names.GRANT, None)
+        for written in (names.GRANT, names.GPU_SERVER):
+            cast("dict[str, Any]", notes).pop(written, None)
 
 
 def _refuse_node_name(pod: pods.Json) -> None:
@@ -107,9 +117,9 @@ def _annotate(pod: dict[str, Any], request: PodRequest, shares: Mapping[str, Sha
         names.ANTI_AFFINITY: request.locality.anti_affinity,
         names.EXCLUSION: request.locality.exclusion,
     }
-    if request.gang is not None:
-        said |= {names.GROUP: request.gang.name, names.GROUP_SIZE: request.gang.size}
-        said |= {names.GROUP_MIN_COUNT: request.gang.min_count}
+    if request.group is not None:
+        said |= {names.GROUP: request.group.name, names.GROUP_SIZE: request.group.size}
+        said |= {names.GROUP_MIN_COUNT: request.group.min_count}
     # Annotations that are there were read, so they say the same; only the QoS class may have changed the shares.
     if detailed and names.SHARES in notes:
         written = parse_shares(names.SHARES, notes[names.SHARES])
@@ -151,13 +161,15 @@ def _is_visible(entry: object) -> bool:
     return isinstance(entry, Mapping) and cast("Mapping[str, object]", entry).get("name") == VISIBLE
 
 
-def _count(container: dict[str, Any], share: ShareRequest | None, form: NormalForm) -> None:
+def _count(
+    container: dict[str, Any], share: ShareRequest | None, form: NormalForm, counted: tuple[str, str]
+) -> None:
     resources: dict[str, Any] = dict(container.get("resources") or {})
     wanted: dict[str, str] = {}
     if share is not None:
-        wanted[names.VGPU] = str(counted_vgpu(share, unsaid=_unsaid(share, form.largest_gpu)))
+        wanted[counted[0]] = str(counted_vgpu(share, unsaid=_unsaid(share, form.largest_gpu)))
         if share.mib is not None:
-            wanted[names.VGPU_MEMORY] = str(share.mib)
+            wanted[counted[1]] = str(share.mib)
     for key in ("limits", "requests"):
         found: dict[str, Any] = resources.get(key) or {}
         kept = {name: amount for name, amount in found.items() if not _is_request(name, form.known)}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeGuard, TypeVar, assert_never, cast
 
+from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.model.request import ContainerKind, ContainerRequest, PodRef, PodRequest, ShareRequest
 from milligpu.model.units import BYTES_PER_MIB, parse_quantity
@@ -130,7 +131,16 @@ def device_limits(name: str, container: Json) -> Mapping[str, object]:
             f"{where}.requests[{key}]", requests[key]
         ):
             raise BadRequest(f"{where}.requests[{key}]", requests[key], f"its limit, {limits[key]}")
-    return {key: value for key, value in {**requests, **limits}.items() if is_device(key)}
+    found = {key: value for key, value in {**requests, **limits}.items() if is_device(key)}
+    return _local_names(where, found) if names.REMOTE_VGPU in found else found
+
+
+def _local_names(where: str, found: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the resources of a remote share under the names that they have on a node."""
+    for remote, local in names.COUNTED_LOCALLY.items():
+        if remote in found and local in found:
+            raise BadRequest(f"{where}.limits[{local}]", found[local], f"left out where {remote} is set")
+    return {names.COUNTED_LOCALLY.get(key, key): value for key, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

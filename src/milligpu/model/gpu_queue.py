@@ -12,6 +12,8 @@ from milligpu.model.units import MIB_MAX, Mib, Milli, parse_size, parse_whole, s
 QUOTA_MILLI_MAX = 1_000_000_000
 QUOTA_MIB_MAX = 1_000_000 * MIB_MAX
 WEIGHT_MAX = 1_000_000
+# A pod that nobody may evict for longer than a week holds a guarantee.
+MINIMUM_RUNTIME_MAX_S = 7 * 24 * 3600
 
 
 class QueueOrder(StrEnum):
@@ -57,6 +59,12 @@ class GpuQueue:
     """Whether others may use what it leaves idle of its guarantee."""
     namespaces: tuple[str, ...] = ()
     """The namespaces whose pods go to this queue; with none, pods of every namespace may name it."""
+    minimum_runtime_s: int = 0
+    """For this long after its start no pod is evicted for another one."""
+
+
+NO_QUEUE = "(no queue)"
+"""Where groups wait whose pods are in no queue. No object can have this name."""
 
 
 def parse_quota(field: str, value: Mapping[str, object] | None, missing: Quota) -> Quota:

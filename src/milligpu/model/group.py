@@ -8,6 +8,9 @@ from milligpu.model.units import parse_whole
 # A group is one job, and Kubernetes supports 5,000 nodes.
 GROUP_SIZE_MAX = 5000
 
+GroupKey = tuple[str, str]
+"""A namespace, and the name of a group in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:

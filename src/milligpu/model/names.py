@@ -16,6 +16,10 @@ AGENT_CONTROLLER = PREFIX + "agent"
 """What events of agents name as their controller."""
 AGENT_READY, GPUS_HEALTHY = PREFIX + "GpuAgentReady", PREFIX + "GpusHealthy"
 """The conditions of nodes that the scheduler writes."""
+AGENT_NOT_READY = PREFIX + "agent-not-ready"
+"""Taint of new nodes; the scheduler removes it when the node's agent is ready."""
+GPU_SERVER = PREFIX + "gpu-server"
+"""On pods with a remote share: the server's address and CA; written with the binding, by the scheduler only."""
 EVICT = PREFIX + "evict"
 """On nodes; pods that the node's agent asks the scheduler to evict."""
 GPU_SETTINGS = PREFIX + "gpu-settings"
@@ -37,6 +41,10 @@ EXCLUSION = PREFIX + "exclusion"
 GROUP = PREFIX + "group"
 GROUP_SIZE = PREFIX + "group-size"
 GROUP_MIN_COUNT = PREFIX + "group-min-count"
+ATTACH = PREFIX + "attach"
+"""Where the pod's GPU is: local, or remote (on a GPU server)."""
+BITFUSION = PREFIX + "bitfusion"
+"""Label of namespaces: what `bitfusion run` in a pod's command means there, as a value of `ATTACH`."""
 SHARES = PREFIX + "shares"
 """Per container, what the two resources cannot express: shares of several GPUs, or memory without compute."""
 RESIZE = PREFIX + "resize"
@@ -65,6 +73,7 @@ USER_ANNOTATIONS = frozenset(
         SHARES,
         RESIZE,
         DIALECT,
+        ATTACH,
     }
 )
 
@@ -82,10 +91,16 @@ QUEUED = PREFIX + "Queued"
 LAYOUTS_PATH = f"/apis/{GROUP_VERSION}/gpulayouts"
 CALENDARS_PATH = f"/apis/{GROUP_VERSION}/gpucalendars"
 
+SERVERS_PATH = f"/apis/{GROUP_VERSION}/gpuservers"
+
 VGPU = "nvidia.com/vgpu"
 """Milli-GPU; counted by the kubelet."""
 VGPU_MEMORY = "nvidia.com/vgpu-memory"
 """MiB per GPU; decided by the scheduler service."""
+REMOTE_VGPU, REMOTE_VGPU_MEMORY = PREFIX + "remote-vgpu", PREFIX + "remote-vgpu-memory"
+"""The same of a GPU on a GPU server. No kubelet counts them; the scheduler service does."""
+COUNTED_LOCALLY = {REMOTE_VGPU: VGPU, REMOTE_VGPU_MEMORY: VGPU_MEMORY}
+"""The resources of remote shares, and those that mean the same on a node."""
 WHOLE_GPU = "nvidia.com/gpu"
 """Whole GPUs; counted by the kubelet."""
 

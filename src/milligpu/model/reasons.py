@@ -128,6 +128,8 @@ class QueueReason(StrEnum):
     """Other pods of the queue come before, and room for the first of them is kept."""
     NO_ROOM = "WaitsForRoom"
     """It is the pod's turn, and no GPU has room for it."""
+    GROUP_INCOMPLETE = "GroupIncomplete"
+    """Fewer pods of the group exist than have to start together."""
     CEILING = "QueueCeiling"
     """The queue, or one above it, has all that it may have."""
     KEPT_FOR_OWNERS = "KeptForOwners"
@@ -164,6 +166,17 @@ class LayoutReason(StrEnum):
     """A calendar can switch to it."""
     INVALID = "Invalid"
     """It cannot be read: calendars that name it keep the present layout."""
+
+
+class ServerReason(StrEnum):
+    """The reason of the condition `Ready` of a `GpuServer`."""
+
+    SERVING = "Serving"
+    """Pods may get shares of its GPUs."""
+    DRAINING = "Draining"
+    """An admin drains it: pods keep their shares, and no more are given."""
+    NO_GPU = "NoGpu"
+    """Its machine has no GPU."""
 
 
 class AttachReason(StrEnum):

@@ -183,9 +183,11 @@ class PodRequest:
     requirements: Requirements = ANY
     gpu_class: str | None = None
     locality: AffinityLabels = field(default_factory=AffinityLabels)
-    gang: PodGroup | None = None
+    group: PodGroup | None = None
     cpu_milli: int = 0
     memory_mib: int = 0
+    remote: bool = False
+    """Whether its GPUs are on a GPU server. Then the pod's CPU and memory do not count where its GPUs are."""
 
     @property
     def wants_gpu(self) -> bool:

@@ -48,6 +48,8 @@ def parse_quantity(field: str, value: object) -> Fraction:
 
 def parse_whole(field: str, value: object, low: int, high: int) -> int:
     """Read a whole number between two bounds, in any spelling of a Kubernetes quantity."""
+    if type(value) is int and low <= value <= high:
+        return value  # most are: inventories and grants are full of them
     want = f"a whole number from {low} to {high}"
     try:
         number = parse_quantity(field, value)

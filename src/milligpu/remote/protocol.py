@@ -49,6 +49,15 @@ class OpenSession(RemoteRequest, frozen=True, tag="open"):
     wait: bool = True
 
 
+class AttachPod(RemoteRequest, frozen=True, tag="attach"):
+    """Ask for the share that the grant of the sender's pod names. The session outlives this connection."""
+
+    v: int
+    token: str
+    """The pod's own service-account token, for the audience `milligpu`."""
+    container: str
+
+
 class ListGpus(RemoteRequest, frozen=True, tag="list"):
     v: int
     token: str
@@ -177,7 +186,14 @@ class ServerBeat(RemoteAnswer, frozen=True, tag="beat"):
 
 
 ClientMessage = (
-    OpenSession | ListGpus | ReadServerStatus | ReadHealth | DrainServer | ExchangeRevocations | ClientBeat
+    OpenSession
+    | AttachPod
+    | ListGpus
+    | ReadServerStatus
+    | ReadHealth
+    | DrainServer
+    | ExchangeRevocations
+    | ClientBeat
 )
 ServerMessage = (
     SessionOpened

@@ -15,10 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from milligpu.kube.api import ApiClient
+from milligpu.kube.config import find_cluster
 from milligpu.logs import configure_logs
 from milligpu.model.errors import BadRequest, MilligpuError, NoCapacity, Unavailable
 from milligpu.remote import protocol
+from milligpu.remote.cluster_report import ClusterReport, ServerIdentity
 from milligpu.remote.idle import IdleWatch
+from milligpu.remote.pod_grants import PodGrants
+from milligpu.remote.pod_sessions import PodSessions
 from milligpu.remote.pool import PoolAuthority
 from milligpu.remote.protocol import (
     CONTROL_MAGIC,
@@ -27,6 +32,7 @@ from milligpu.remote.protocol import (
     SESSION_SIZE,
     SILENCE_SECONDS,
     WORKER_MAGIC,
+    AttachPod,
     ClientBeat,
     DrainServer,
     ExchangeRevocations,
@@ -72,6 +78,17 @@ _LOOK_MAX_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A cluster that the server belongs to."""
+
+    name: str
+    """Of the server's GpuServer object."""
+    address: str
+    """Where pods reach the server."""
+    kubeconfig: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     host: str
     port: int
@@ -86,6 +103,8 @@ class ServerSettings:
     exchange_s: float = 60.0
     idle_limit_s: float | None = None
     """How long a session may leave its GPU unused; None: for ever."""
+    cluster: ClusterSettings | None = None
+    """The cluster whose pods get shares here; None: only clients with tokens of the pool do."""
 
 
 class RemoteServer:
@@ -101,6 +120,8 @@ class RemoteServer:
         self._now = now
         self._hosts = SessionHosts(settings.state, now, plain=settings.plain)
         self._revoked = RevocationStore(settings.state / REVOCATIONS_FILE, self._key)
+        self._pods: PodSessions | None = None
+        """The sessions of a cluster's pods, while the server knows its cluster."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers = 0
         # One report at a time: each starts a process that opens the driver.
@@ -110,6 +131,8 @@ class RemoteServer:
         """Accept connections until cancelled; then all sessions end."""
         loop = asyncio.get_running_loop()
         self._spawn(self._exchange())
+        if self._settings.cluster is not None:
+            self._spawn(self._serve_cluster(self._settings.cluster))
         if self._settings.idle_limit_s is not None:
             self._spawn(self._end_idle(self._settings.idle_limit_s))
         try:
@@ -182,6 +205,8 @@ class RemoteServer:
                 )
             if isinstance(request, ExchangeRevocations):
                 writer.write(encode_line(self._take_revocations(request)))
+            elif isinstance(request, AttachPod):
+                writer.write(encode_line(await self._attach(request, peer)))
             else:
                 claims = self._check_token(request.token)
                 if isinstance(request, OpenSession):
@@ -293,6 +318,20 @@ class RemoteServer:
             uses = {name: session_use(status, name, each.host.pid) for name, each in held.items()}
             idle = watch.idle(uses, time.monotonic())
             self._hosts.stop((held[name] for name in idle), f"it was idle for {limit:g} s")
+
+    # -- pods of a cluster -------------------------------------------------------------------------------------
+
+    async def _attach(self, request: AttachPod, peer: str) -> SessionOpened:
+        if self._pods is None:
+            raise TokenRefused("a token of the pool: this server serves no pods (milligpu server --cluster)")
+        return await self._pods.attach(request, peer)
+
+    async def _serve_cluster(self, cluster: ClusterSettings) -> None:
+        """Report to the cluster, and serve its pods, until cancelled."""
+        async with ApiClient(find_cluster(cluster.kubeconfig)) as api:
+            self._pods = pods = PodSessions(PodGrants(api, cluster.name), self._hosts, self._now)
+            identity = ServerIdentity(cluster.name, cluster.address, self._access.authority)
+            await ClusterReport(api, identity, lambda: pods.granted, lambda: self._draining).run()
 
     # -- one session -------------------------------------------------------------------------------------------
 

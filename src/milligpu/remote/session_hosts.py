@@ -18,7 +18,7 @@ from milligpu.model.errors import BadRequest, NoCapacity
 from milligpu.model.units import WHOLE, Milli, show_milli
 from milligpu.remote.protocol import OpenSession, PoolSession
 from milligpu.remote.tokens import PoolTokenClaims
-from milligpu.remote.worker import CONNECTION, HostRequest, host_command, trim_cache
+from milligpu.remote.worker import CONNECTION, STAY, HostRequest, host_command, trim_cache
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,16 @@ class SessionHosts:
         self._plain = plain
         self.sessions: dict[str, RemoteSession] = {}
 
-    def start(self, request: OpenSession, claims: PoolTokenClaims, peer: str) -> RemoteSession:
-        """Start the host of a session; it asks for the share."""
+    def start(
+        self,
+        request: OpenSession,
+        claims: PoolTokenClaims,
+        peer: str,
+        *,
+        gpus: list[str] | None = None,
+        linger_s: float | None = None,
+    ) -> RemoteSession:
+        """Start the host of a session; it asks for the share. With `linger_s` it ends after its last program."""
         milli = self._check_quota(request, claims)
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         key, name = secrets.token_hex(32), secrets.token_hex(8)
@@ -90,6 +98,8 @@ class SessionHosts:
                     request.policy,
                     request.priority,
                     request.wait,
+                    gpus,
+                    linger_s,
                 )
             )
         )
@@ -120,6 +130,14 @@ class SessionHosts:
             with suppress(OSError):
                 socket.send_fds(session.link, [CONNECTION], [connection.fileno()])
         connection.close()
+
+    def stay(self, session: RemoteSession) -> bool:
+        """Tell the host that another program is about to come; False if it has ended."""
+        try:
+            session.link.send(STAY)
+        except OSError:
+            return False
+        return session.id in self.sessions
 
     def stop(self, sessions: Iterable[RemoteSession], why: str) -> int:
         """End sessions for a reason; returns how many."""

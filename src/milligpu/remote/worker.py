@@ -8,6 +8,7 @@ its workers end too, and the service frees the share.
 import array
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -28,6 +29,10 @@ _PR_SET_PDEATHSIG = 1
 MESSAGE_MAX = 1 << 20
 CONNECTION = b"c"
 """The message that carries a connection's descriptor."""
+STAY = b"s"
+"""The message that another connection is about to come."""
+# A program that was announced connects after a round trip or two.
+_ANNOUNCED_SECONDS = 10.0
 # Programs of one session; more is a loop that starts programs.
 _WORKERS_MAX = 256
 
@@ -47,6 +52,10 @@ class HostRequest(msgspec.Struct, frozen=True):
     policy: SharePolicy | None
     priority: int
     wait: bool
+    gpus: list[str] | None = None
+    """The GPUs on which the share must be; None: whichever fit."""
+    linger_s: float | None = None
+    """End so long after the last program ended; None: when the server says so."""
 
 
 def main(descriptor: int) -> int:
@@ -72,6 +81,7 @@ def _take(server: socket.socket, request: HostRequest) -> ShareGranted | None:
         request.policy,
         request.priority,
         request.wait,
+        request.gpus,
     )
     try:
         for answer in SessionClient(os.environ).take(wanted, None):
@@ -85,7 +95,8 @@ def _take(server: socket.socket, request: HostRequest) -> ShareGranted | None:
 
 def _serve(server: socket.socket, request: HostRequest, environment: dict[str, str]) -> None:
     workers: list[subprocess.Popen[bytes]] = []
-    while True:
+    patience = None if request.linger_s is None else _ANNOUNCED_SECONDS
+    while _wait(server, workers, patience):
         message, connections = _receive(server)
         if not message:
             return
@@ -94,6 +105,24 @@ def _serve(server: socket.socket, request: HostRequest, environment: dict[str, s
             if len(workers) < _WORKERS_MAX:
                 workers.append(_start(connection, request, environment))
             os.close(connection)
+        if request.linger_s is not None:
+            patience = _ANNOUNCED_SECONDS if message == STAY else request.linger_s
+
+
+def _wait(server: socket.socket, workers: list[subprocess.Popen[bytes]], patience: float | None) -> bool:
+    """Wait for the server's next message; False if no program runs and none came for `patience` seconds."""
+    while patience is not None:
+        running = [os.pidfd_open(each.pid) for each in workers if each.poll() is None]
+        try:
+            ready = select.select([server, *running], [], [], None if running else patience)[0]
+        finally:
+            for handle in running:
+                os.close(handle)
+        if not ready:
+            return False
+        if server in ready:
+            break
+    return True
 
 
 def _receive(server: socket.socket) -> tuple[bytes, list[int]]:

@@ -7,6 +7,7 @@ import msgspec
 
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu_queue import (
+    MINIMUM_RUNTIME_MAX_S,
     NO_QUOTA,
     UNLIMITED,
     WEIGHT_MAX,
@@ -34,6 +35,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     weight: int = 1
     order: str = "fair"
     lend: bool = True
+    minimumRuntimeSeconds: int = 0
     namespaces: tuple[str, ...] = ()
 
 
@@ -85,6 +87,7 @@ def _queue(name: str, spec: _Spec) -> GpuQueue:
         parse_order("spec.order", spec.order),
         spec.lend,
         spec.namespaces,
+        parse_whole("spec.minimumRuntimeSeconds", spec.minimumRuntimeSeconds, 0, MINIMUM_RUNTIME_MAX_S),
     )
 
 

@@ -1,5 +1,6 @@
 """The few fields of Kubernetes' objects that are read; all others are skipped while decoding."""
 
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 _SPEC_NONE = msgspec.Raw(b"{}")
 # Smaller images never count in scheduling: kube-scheduler gives no points to less than 23 MiB.
 _IMAGE_BYTES_MIN = 23 * 1024 * 1024
+ENDED_PHASES = frozenset({"Succeeded", "Failed"})
+"""The phases of a pod that has ended."""
 
 
 class OwnerReference(msgspec.Struct):
@@ -67,16 +70,34 @@ class PodStatus(msgspec.Struct):
     containerStatuses: list[ContainerStatus] | None = None
 
 
-class KubePod(msgspec.Struct):
-    """A pod; its spec is left as it came, because most events do not change it."""
+class _Phase(msgspec.Struct):
+    phase: str = ""
+
+
+class KubePod(msgspec.Struct, dict=True):
+    """A pod. Its spec is left as it came, because most events do not change it; its status, until it is read."""
 
     metadata: ObjectMeta
     spec: msgspec.Raw = _SPEC_NONE
-    status: PodStatus = msgspec.field(default_factory=PodStatus)
+    raw_status: msgspec.Raw = msgspec.field(name="status", default=_SPEC_NONE)
+
+    @cached_property
+    def status(self) -> PodStatus:
+        """The status. Raises `msgspec.DecodeError` for what the API server would not accept."""
+        return _status_decoder.decode(self.raw_status)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of its containers have ended for good."""
+        return _phase_decoder.decode(self.raw_status).phase in ENDED_PHASES
 
     def as_dict(self) -> dict[str, Any]:
         """The pod as dialects read it: what its author wrote, without the status."""
         return {"metadata": msgspec.to_builtins(self.metadata), "spec": msgspec.json.decode(self.spec)}
+
+
+_status_decoder = msgspec.json.Decoder(PodStatus)
+_phase_decoder = msgspec.json.Decoder(_Phase)
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -179,6 +200,35 @@ class KubeGpuQueue(msgspec.Struct):
     status: GpuQueueStatus = msgspec.field(default_factory=GpuQueueStatus)
 
 
+class GpuServerSpec(msgspec.Struct):
+    """`spec` of a GpuServer."""
+
+    address: str = ""
+    authority: str = ""
+    """The certificate of its pool's CA."""
+    cordoned: bool = False
+
+
+class GpuServerStatus(msgspec.Struct):
+    """`status` of a GpuServer, written by the server itself."""
+
+    inventory: msgspec.Raw = msgspec.Raw(b"null")
+    """Its GPUs, as `wire/inventory.py` reads them."""
+    gpus: int = 0
+    models: str = ""
+    heartbeat: str = ""
+    """When the server wrote its status last."""
+    conditions: list[KubeCondition] | None = None
+
+
+class KubeGpuServer(msgspec.Struct):
+    """A GpuServer."""
+
+    metadata: ObjectMeta
+    spec: GpuServerSpec = msgspec.field(default_factory=GpuServerSpec)
+    status: GpuServerStatus = msgspec.field(default_factory=GpuServerStatus)
+
+
 class RawObject(msgspec.Struct):
     """Any object whose parts are passed on as they came."""
 
@@ -187,7 +237,7 @@ class RawObject(msgspec.Struct):
     status: msgspec.Raw = _SPEC_NONE
 
 
-Thing = TypeVar("Thing", KubePod, KubeNode, KubeGpuClass, KubeGpuQueue, RawObject)
+Thing = TypeVar("Thing", KubePod, KubeNode, KubeGpuClass, KubeGpuQueue, KubeGpuServer, RawObject)
 
 
 class ListMeta(msgspec.Struct):

@@ -58,6 +58,10 @@ class ShareUsage(DocumentPart, frozen=True):
     """Part of the waiting time: because of its own limit."""
     refusals: int | None = None
     """Allocations beyond the memory limit."""
+    energy: float | None = None
+    """Joules: its part of the GPU's idle energy, and what the GPU used more while it had the GPU."""
+    power: float | None = None
+    """Watts within the last seconds, likewise."""
 
     @property
     def gpu(self) -> str:
@@ -97,6 +101,8 @@ class GpuStatus(DocumentPart, frozen=True):
     """In degrees Celsius."""
     power: float | None = None
     """In watts."""
+    throttled: dict[str, float] | None = None
+    """Seconds with reduced clocks by reason, a counter."""
 
 
 def gpu_utilization(shares: Iterable[ShareUsage], uuid: str, milli: int) -> float | None:
