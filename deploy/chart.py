@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from deploy import dockerfile
+from deploy import dockerfile, grafana
 from milligpu.manifests.bundle import cluster_manifests
 from milligpu.manifests.kube_scheduler import second_scheduler
 from milligpu.manifests.mutating_policies import API, BINDING, POLICY
@@ -48,6 +48,8 @@ def files() -> dict[Path, str]:
         **templates,
         CHART / "templates/uninstall-rbac.yaml": hooks,
         CHART / "files/kube-scheduler.yaml": _kube_scheduler(),
+        CHART / "files/rules.yaml": (CHART.parent / "prometheus/rules.yaml").read_text(),
+        **grafana.files(),
         dockerfile.FILE: dockerfile.dockerfile(),
         dockerfile.IGNORED: dockerfile.ignored(),
     }

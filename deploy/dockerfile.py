@@ -17,7 +17,7 @@ ARG DEBIAN=debian:12-slim
 
 FROM ${{DEBIAN}} AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends \\
-    gcc libc6-dev python3 python3-venv
+    gcc libc6-dev libssl-dev python3 python3-venv
 RUN python3 -m venv /uv && /uv/bin/pip install --no-cache-dir uv
 WORKDIR /source
 COPY {sources} ./
@@ -43,6 +43,16 @@ RUN printf '%s\\n' '#!/usr/bin/python3' 'import sys' 'from milligpu.cli.main imp
 LABEL {labels}
 {user}CMD {command}
 """
+_CLIENT = """
+FROM build AS client-files
+RUN /usr/bin/python3 -m zipfile -e /wheel/*.whl /unpacked && mkdir -p /client/lib && cp LICENSE /client/ \\
+    && cd /unpacked/milligpu/_native {copies} && chmod 755 /client/milligpu-client
+
+FROM scratch AS client
+COPY --from=client-files /client /
+LABEL {labels}
+{user}CMD {command}
+"""
 
 
 def target(product: images.Product) -> str:
@@ -55,22 +65,24 @@ def dockerfile() -> str:
     files = sorted(name for name in images.WHEEL_SOURCES if (images.ROOT / name).is_file())
     targets = ", ".join(map(target, images.PRODUCTS))
     parts = [_HEAD.format(version=images.version(), targets=targets, sources=" ".join(files))]
-    for product in images.PRODUCTS:
-        made = images.image(product)
+    for product in images.PYTHON_PRODUCTS:
         extras = " ".join(f"--extra {extra}" for extra in product.extras)
-        labels = " \\\n    ".join(f'{name}="{text}"' for name, text in made.labels)
-        command = "[" + ", ".join(f'"{word}"' for word in made.command) + "]"
         parts.append(_SITE.format(target=target(product), extras=extras))
-        parts.append(
-            _IMAGE.format(
-                target=target(product),
-                packages=" ".join(made.packages),
-                labels=labels,
-                user=f"USER {made.user}\n" if made.user else "",
-                command=command,
-            )
-        )
+        packages = " ".join(images.image(product).packages)
+        parts.append(_IMAGE.format(target=target(product), packages=packages, **_settings(product)))
+    copies = " ".join(f"&& cp {source} /client/{path}" for path, source in images.CLIENT_FILES.items())
+    parts.append(_CLIENT.format(copies=copies, **_settings(images.CLIENT)))
     return "".join(parts)
+
+
+def _settings(product: images.Product) -> dict[str, str]:
+    """Labels, user and command of the image, as the Dockerfile writes them."""
+    made = images.image(product)
+    return {
+        "labels": " \\\n    ".join(f'{name}="{text}"' for name, text in made.labels),
+        "user": f"USER {made.user}\n" if made.user else "",
+        "command": "[" + ", ".join(f'"{word}"' for word in made.command) + "]",
+    }
 
 
 def ignored() -> str:

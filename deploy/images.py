@@ -1,8 +1,8 @@
 """`make images`: milligpu's container images as OCI archives, made without a registry or a daemon.
 
 An image is Debian's Python, milligpu's wheel and what its extras need, in the versions of uv.lock; no shell, no
-compiler, no package manager. The same sources give the same bytes. Each archive comes with a list of its packages
-(SPDX).
+compiler, no package manager. The image for clients of GPU servers has only libraries and a static program. The
+same sources give the same bytes. Each archive comes with a list of its packages (SPDX).
 """
 
 import argparse
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,21 @@ class Product:
     user: str = ""
 
 
-SERVICE = Product("milligpu", "scheduler service and admission webhook", ("scheduler",), user=_NOBODY)
+SERVICE = Product(
+    "milligpu", "scheduler service, admission webhook and dashboard", ("dashboard", "scheduler"), user=_NOBODY
+)
 NODE = Product("milligpu-node", "node agent with the limits library", ("node",))
 # LLVM is half of this image, so nodes with real GPUs get the other one.
 SOFTGPU = Product("milligpu-node", "node agent and software GPU", ("node", "softgpu"), tag="-softgpu")
-PRODUCTS = (SERVICE, NODE, SOFTGPU)
+CLIENT = Product("milligpu-client", "client libraries for GPUs over the network", (), user=_NOBODY)
+PRODUCTS = (SERVICE, NODE, SOFTGPU, CLIENT)
+PYTHON_PRODUCTS = (SERVICE, NODE, SOFTGPU)
+CLIENT_FILES = {
+    "milligpu-client": "milligpu-client",
+    "lib/libcuda.so.1": "remote/libcuda.so.1",
+    "lib/libnvidia-ml.so.1": "remote/libnvidia-ml.so.1",
+}
+"""The client's image by paths, and where the wheel has these files below milligpu/_native."""
 
 
 def version() -> str:
@@ -68,10 +79,13 @@ def image(product: Product) -> images.Image:
         "version": version(),
         "licenses": "Apache-2.0",
     }
+    packages, program = ("python3", "libstdc++6", "libgcc-s1"), "/usr/bin/milligpu"
+    if product is CLIENT:
+        packages, program = (), "/milligpu-client"
     return images.Image(
         reference(product),
-        ("python3", "libstdc++6", "libgcc-s1"),
-        ("/usr/bin/milligpu",),
+        packages,
+        (program,),
         labels=tuple((title + name, text) for name, text in labels.items()),
         user=product.user,
     )
@@ -113,22 +127,46 @@ def _wheel(uv: str) -> Path:
 def _make(product: Product, draft: Path, report: Report) -> None:
     made = image(product)
     report(f"making image {made.reference}: once, about a minute")
-    with tempfile.TemporaryDirectory(prefix="milligpu-image-") as scratch:
-        folder = Path(scratch)
-        packages = images.download_packages(made, folder, report)
-        site = folder / "site"
-        _install(product, images.python_version(packages), site)
-        layer = images.make_layer(made, packages, site, {"usr/bin/milligpu": _PROGRAM})
-        listed = [*map(_debian, packages), *_wheels(site)]
+    layer, listed = _client_layer() if product is CLIENT else _python_layer(product, report)
     stem = f"{product.name}{product.tag}"
     (draft / f"{stem}.tar").write_bytes(images.oci_archive(made, layer))
     (draft / f"{stem}.spdx.json").write_text(json.dumps(_spdx(made.reference, listed), indent=1) + "\n")
     report(f"made image {made.reference}: {len(layer) / 2**20:.0f} MiB")
 
 
+def _python_layer(product: Product, report: Report) -> tuple[bytes, list[tuple[str, str, str]]]:
+    """The files of an image with Python, and its packages."""
+    made = image(product)
+    with tempfile.TemporaryDirectory(prefix="milligpu-image-") as scratch:
+        folder = Path(scratch)
+        packages = images.download_packages(made, folder, report)
+        site = folder / "site"
+        _install(product, images.python_version(packages), site)
+        layer = images.make_layer(made, packages, site, {"usr/bin/milligpu": _PROGRAM})
+        return layer, [*map(_debian, packages), *_wheels(site), _openssl()]
+
+
+def _client_layer() -> tuple[bytes, list[tuple[str, str, str]]]:
+    """The files of the image for clients, and what is linked into them."""
+    with zipfile.ZipFile(_wheel(_uv())) as wheel:
+        files = {path: wheel.read(f"milligpu/_native/{source}") for path, source in CLIENT_FILES.items()}
+    layer = images.plain_layer({**files, "LICENSE": (ROOT / "LICENSE").read_bytes()})
+    return layer, [("milligpu", version(), f"pkg:pypi/milligpu@{version()}"), _openssl()]
+
+
+def _openssl() -> tuple[str, str, str]:
+    """OpenSSL, which is linked into the client libraries and the worker."""
+    found = _run(["dpkg-query", "--show", "--showformat=${Version}", "libssl-dev"])
+    return "openssl", found, f"pkg:deb/debian/openssl@{found}"
+
+
+def _uv() -> str:
+    return _run([str(ROOT / "tools/need"), "uv"]).strip()
+
+
 def _install(product: Product, python: str, site: Path) -> None:
     """Unpack milligpu's wheel and what it needs, in the versions of uv.lock."""
-    uv = _run([str(ROOT / "tools/need"), "uv"]).strip()
+    uv = _uv()
     extras = [word for extra in product.extras for word in ("--extra", extra)]
     locked = site.parent / "locked.txt"
     locked.write_text(

@@ -1,7 +1,10 @@
 """The container images: the Dockerfile says the same as the archives, and archives are reproducible."""
 
 import hashlib
+import json
 import re
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from devcluster import cache
 from devcluster.report import to_nobody
 
 PRODUCTS = pytest.mark.parametrize("product", images.PRODUCTS, ids=target)
+PYTHON_PRODUCTS = pytest.mark.parametrize("product", images.PYTHON_PRODUCTS, ids=target)
 
 
 def stages() -> dict[str, list[tuple[str, str]]]:
@@ -31,7 +35,7 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-@PRODUCTS
+@PYTHON_PRODUCTS
 def test_the_dockerfile_installs_what_the_archive_has(product: Product) -> None:
     made, found = images.image(product), stages()
     stage = dict(found[target(product)])
@@ -45,6 +49,27 @@ def test_the_dockerfile_installs_what_the_archive_has(product: Product) -> None:
     assert all(f'{name}="{text}"' in stage["LABEL"] for name, text in made.labels)
     export = next(rest for _, rest in found[f"{target(product)}-site"] if "uv export" in rest)
     assert tuple(re.findall(r"--extra (\S+)", export)) == product.extras
+
+
+def test_the_image_for_clients_has_only_libraries_and_a_program(tmp_path: Path) -> None:
+    stage = stages()["client"]
+    assert stage[0] == ("FROM", "scratch AS client")
+    assert dict(stage)["USER"] == images.image(images.CLIENT).user
+    [collect] = [rest for word, rest in stages()["client-files"] if word == "RUN"]
+    assert all(f"cp {source} /client/{path}" in collect for path, source in images.CLIENT_FILES.items())
+    with tarfile.open(images.archive(images.CLIENT, to_nobody)) as archive:
+        blobs = [archive.extractfile(each) for each in archive.getmembers() if each.name.startswith("blobs/")]
+        layer = max((blob.read() for blob in blobs if blob), key=len)
+    (tmp_path / "layer.tar").write_bytes(layer)
+    with tarfile.open(tmp_path / "layer.tar") as files:
+        assert {each.name for each in files if each.isreg()} == {*images.CLIENT_FILES, "LICENSE"}
+        files.extractall(tmp_path / "root", filter="data")
+    assert len(layer) < 20 * 2**20
+    command = [tmp_path / "root/milligpu-client", "copy", tmp_path / "made"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "made/libcuda.so").exists()
+    packages = json.loads(images.packages_file(images.CLIENT, to_nobody).read_text())["packages"]
+    assert {each["name"] for each in packages} == {"milligpu", "openssl"}
 
 
 def test_compilers_are_in_no_image_and_llvm_only_where_software_gpus_run() -> None:

@@ -18,17 +18,29 @@ from milligpu.installation.chart import chart_objects, serves_mutating_policies
 from milligpu.installation.values import merged
 from milligpu.manifests.mutating_policies import API, POLICY
 from milligpu.model.errors import BadRequest
+from milligpu.model.names import AGENT_NOT_READY, VGPU, VGPU_MEMORY
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 Helm = Callable[..., str]
 SOFTGPU: dict[str, Any] = {"softgpu": {"enabled": True}}
 NVIDIA: dict[str, Any] = {"nvidia": {"enabled": True}}
+DASHBOARD: dict[str, Any] = {"dashboard": {"enabled": True}}
 SELECTOR = {"kubernetes.io/os": "linux"}
 TOLERATIONS = [{"key": "dedicated", "operator": "Exists"}]
 AFFINITY: dict[str, Any] = {
     "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
 }
 RESOURCES = {"requests": {"cpu": "1"}}
+NODE_TYPES = [
+    {
+        "name": "a100",
+        "gpus": 8,
+        "memory": 40960,
+        "product": "NVIDIA-A100-SXM4-40GB",
+        "instanceTypes": ["p4d.24xlarge"],
+    },
+    {"name": "t4", "gpus": 1, "memory": 15360},
+]
 MAKER = '"app.kubernetes.io/managed-by": "milligpu"'
 
 # Another value for each, and what has to be set for it to matter.
@@ -55,6 +67,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "agent.extraArgs": (["--audit-every=5"], SOFTGPU),
     "agent.kubeletDir": ("/data/kubelet", SOFTGPU),
     "agent.cdiDir": ("/etc/cdi", SOFTGPU),
+    "agent.runtimeSocket": ("/run/k3s/containerd/containerd.sock", SOFTGPU),
     "agent.resources": (RESOURCES, SOFTGPU),
     "nvidia.enabled": (True, {}),
     "nvidia.driverRoot": ("/opt/driver", NVIDIA),
@@ -64,17 +77,33 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "softgpu.model": ("T4", SOFTGPU),
     "softgpu.nodeSelector": (SELECTOR, SOFTGPU),
     "classes": ([{"name": "gold", "requirements": "memory>=16Gi", "fallback": "silver"}], {}),
+    "nodeTypes": (NODE_TYPES, {}),
+    "karpenter.nodeOverlays": (True, {"nodeTypes": NODE_TYPES}),
     "networkPolicy.enabled": (True, {}),
     "serviceMonitor.enabled": (True, SOFTGPU),
     "serviceMonitor.interval": ("5s", {**SOFTGPU, "serviceMonitor": {"enabled": True}}),
     "serviceMonitor.labels": ({"release": "prometheus"}, {**SOFTGPU, "serviceMonitor": {"enabled": True}}),
+    "prometheusRule.enabled": (True, {}),
+    "prometheusRule.labels": ({"release": "prometheus"}, {"prometheusRule": {"enabled": True}}),
+    "grafanaDashboards.enabled": (True, {}),
+    "grafanaDashboards.labels": ({"folder": "gpus"}, {"grafanaDashboards": {"enabled": True}}),
+    "dashboard.enabled": (True, {}),
+    "dashboard.tlsSecret": ("dashboard-tls", DASHBOARD),
+    "dashboard.historyClaim": ("history", DASHBOARD),
+    "dashboard.prices": ('currency = "EUR"\n[gpu]\n"T4" = 0.35\n', DASHBOARD),
+    "dashboard.resources": (RESOURCES, DASHBOARD),
     "crds.keep": (False, {}),
 }
 SWITCHES: tuple[dict[str, Any], ...] = (
     SOFTGPU,
-    {"classes": CHANGES["classes"][0]},
+    {"classes": CHANGES["classes"][0], "nodeTypes": NODE_TYPES},
     {"networkPolicy": {"enabled": True}},
-    {"serviceMonitor": {"enabled": True}},
+    {
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+        "grafanaDashboards": {"enabled": True},
+        "dashboard": {"enabled": True, "tlsSecret": "dashboard-tls"},
+    },
     {"scheduler": {"podDisruptionBudget": False}},
     {"crds": {"keep": False}},
 )
@@ -150,6 +179,21 @@ def test_every_value_has_an_effect(path: str) -> None:
     assert by_name(before) != by_name(after)
 
 
+def test_an_autoscaler_gets_the_shares_of_declared_node_types() -> None:
+    values = {"nodeTypes": NODE_TYPES, "karpenter": {"nodeOverlays": True}}
+    found = by_name(chart_objects("gpus", "1.36.3", values))
+    texts = {name: yaml.safe_load(text) for name, text in found["ConfigMap", "milligpu-node-types"]["data"].items()}
+    resources = "k8s.io/cluster-autoscaler/node-template/resources/"
+    shares = {name: (text[f"{resources}{VGPU}"], text[f"{resources}{VGPU_MEMORY}"]) for name, text in texts.items()}
+    assert shares == {"a100": ("8000", "327680"), "t4": ("1000", "15360")}
+    taint = f"k8s.io/cluster-autoscaler/node-template/taint/{AGENT_NOT_READY}"
+    assert {text[taint] for text in texts.values()} == {":NoSchedule"}
+    overlays = {name: each["spec"] for (kind, name), each in found.items() if kind == "NodeOverlay"}
+    assert overlays["milligpu-a100"]["capacity"] == {VGPU: "8000", VGPU_MEMORY: "327680"}
+    assert overlays["milligpu-a100"]["requirements"][0]["values"] == ["p4d.24xlarge"]
+    assert set(overlays) == {"milligpu-a100"}, "the other type names no instance type"
+
+
 @pytest.mark.e2e
 def test_helm_and_the_manifests_command_print_the_same_objects(helm: Helm) -> None:
     *_, everything = combinations()
@@ -169,7 +213,14 @@ def test_all_objects_are_valid_for_each_supported_kubernetes(version: str, tmp_p
         different.update(dict.fromkeys(map(json.dumps, chart_objects("gpus", version, values))))
     for number, text in enumerate(different):
         (tmp_path / f"{number}.json").write_text(text)
-    command = [str(kubeconform), "-strict", "-summary", "-output=json", "-n=2", "-skip=ServiceMonitor"]
+    command = [
+        str(kubeconform),
+        "-strict",
+        "-summary",
+        "-output=json",
+        "-n=2",
+        "-skip=ServiceMonitor,PrometheusRule,NodeOverlay",
+    ]
     command += [f"-schema-location={schemas.schemas(version)}/{schemas.LOCATION}", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
@@ -189,6 +240,8 @@ def test_all_objects_are_valid_for_each_supported_kubernetes(version: str, tmp_p
         ({"agent": {"policy": ["fair"]}}, "agent.policy[0]"),
         ({"agent": {"kubeletDir": "var/lib/kubelet"}}, "agent.kubeletDir"),
         ({"classes": [{"name": "gold"}]}, "classes[0].requirements"),
+        ({"agent": {"runtimeSocket": "containerd.sock"}}, "agent.runtimeSocket"),
+        ({"nodeTypes": [{"name": "a100", "gpus": 0, "memory": 40960}]}, "nodeTypes[0].gpus"),
         ({"image": {"tag": 1}}, "image.tag"),
     ],
 )

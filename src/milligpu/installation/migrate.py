@@ -83,7 +83,7 @@ def plan_migration(
 def _read(pod: Object) -> PodRequest | BadRequest | None:
     """What the pod requests, or why it would be refused; None if it requests no GPU."""
     try:
-        request = dialects.read_new_pod({"metadata": pod["metadata"], "spec": pod["spec"]})
+        request = dialects.read_pod({"metadata": pod["metadata"], "spec": pod["spec"]})
     except BadRequest as error:
         return error
     return request if request.wants_gpu else None

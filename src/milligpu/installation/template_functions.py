@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -122,6 +124,14 @@ def _ternary(first: Any, second: Any, chosen: Any) -> Any:
     return first if chosen else second
 
 
+def _dir(path: str) -> str:
+    return str(PurePosixPath(path).parent)
+
+
+def _product(*factors: int) -> int:
+    return math.prod(factors)
+
+
 def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
@@ -139,7 +149,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ne": _not_equal,
     "default": _default,
     "dict": _dict,
+    "dir": _dir,
     "list": _list,
+    "mul": _product,
     "indent": _indent,
     "nindent": _nindent,
     "printf": _printf,

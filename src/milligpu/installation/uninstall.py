@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from milligpu.installation.node_object import conditions_patch, metadata_patch
-from milligpu.kube.api import MERGE_PATCH, METADATA_ONLY, STRATEGIC_PATCH, ApiClient, ApiRefused
+from milligpu.kube.api import JSON_PATCH, MERGE_PATCH, METADATA_ONLY, STRATEGIC_PATCH, ApiClient, ApiRefused
 from milligpu.kube.events import EventRecorder, NodeEvent, PodEvent
 from milligpu.manifests.rbac import KUBE_SCHEDULER_LEASE, SCHEDULER, TEST_POD
 from milligpu.model import names
@@ -34,19 +34,23 @@ _PODS_MESSAGE = (
     "milligpu is being uninstalled: this pod keeps its GPU until it ends, but a container that restarts gets none, "
     "and limits are no longer adjusted. Delete the pod"
 )
+_QUEUE_MESSAGE = "milligpu is being uninstalled: no scheduler gives this pod a GPU any more. Delete the pod"
 _NODE_MESSAGE = "milligpu is uninstalled, but its files are still on this node. Run there: milligpu uninstall node"
 
 Report = Callable[[str], None]
 
 
 async def announce(api: ApiClient, report: Report) -> None:
-    """Write an event on every pod that still holds a GPU."""
-    pods = [pod for pod in await _list(api, "/api/v1/pods") if _holds_gpu(pod)]
+    """Write an event on every pod that still holds a GPU, or waits for one in a queue."""
     events = _recorder(api)
-    for pod in pods:
+    for pod in await _list(api, "/api/v1/pods"):
         ref = _ref(pod)
-        events.record(PodEvent(ref, EventReason.UNINSTALLING, "Uninstall", _PODS_MESSAGE))
-        report(f"pod {ref.namespace}/{ref.name} still uses a GPU")
+        if _holds_gpu(pod):
+            events.record(PodEvent(ref, EventReason.UNINSTALLING, "Uninstall", _PODS_MESSAGE))
+            report(f"pod {ref.namespace}/{ref.name} still uses a GPU")
+        elif queue_gate(pod) is not None:
+            events.record(PodEvent(ref, EventReason.UNINSTALLING, "Uninstall", _QUEUE_MESSAGE))
+            report(f"pod {ref.namespace}/{ref.name} waits for a GPU in a queue")
     await _post(events)
 
 
@@ -64,11 +68,35 @@ async def clean_cluster(api: ApiClient, namespace: str, report: Report, deadline
             uid: str = node["metadata"].get("uid", "")
             events.record(NodeEvent(name, uid, EventReason.UNINSTALLING, "Uninstall", _NODE_MESSAGE))
     await _post(events)
+    await _open_queues(api, report)
     await _delete_declared_classes(api, report)
     for kind, paths in LEFT.items():
         for path in paths:
             if await _found(api.send("DELETE", path.format(namespace=namespace))) is not None:
                 report(f"removed {kind} {namespace}/{path.rpartition('/')[2]}")
+
+
+def queue_gate(pod: dict[str, Any]) -> int | None:
+    """Where the gate of queues is among a pod's scheduling gates."""
+    gates: list[dict[str, str]] = pod["spec"].get("schedulingGates", [])
+    return next((at for at, gate in enumerate(gates) if gate["name"] == names.QUEUE), None)
+
+
+async def _open_queues(api: ApiClient, report: Report) -> None:
+    """Remove the gates of queues: nobody else would, and a pod with a gate never gets a scheduling event."""
+    for pod in await _list(api, "/api/v1/pods"):
+        ref, at = _ref(pod), queue_gate(pod)
+        if at is None:
+            continue
+        gate = f"/spec/schedulingGates/{at}"
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": ref.uid},
+            {"op": "test", "path": f"{gate}/name", "value": names.QUEUE},
+            {"op": "remove", "path": gate},
+        ]
+        path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+        if await _found(api.send("PATCH", path, patch, kind=JSON_PATCH, accept=METADATA_ONLY)) is not None:
+            report(f"pod {ref.namespace}/{ref.name}: removed the scheduling gate of its queue")
 
 
 async def _delete_declared_classes(api: ApiClient, report: Report) -> None:

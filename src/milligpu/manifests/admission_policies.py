@@ -57,8 +57,9 @@ def _grants(account: str) -> _Check:
     """Allow only the scheduler to write grants, and not in a new pod: it also creates the pods of SharePods."""
     new = f"(request.operation == 'CREATE' && request.resource.resource == 'pods' && {_SUBRESOURCE} == '')"
     return (
-        f"{_unchanged(names.GRANT)} || (request.userInfo.username == '{account}' && !{new})",
-        f"only {account} may write or remove the annotation {names.GRANT}",
+        f"({_unchanged(names.GRANT)} && {_unchanged(names.GPU_SERVER)}) || "
+        f"(request.userInfo.username == '{account}' && !{new})",
+        f"only {account} may write or remove the annotations {names.GRANT} and {names.GPU_SERVER}",
     )
 
 
@@ -117,7 +118,10 @@ def _agent_events(account: str) -> _Check:
 
 
 def _scheduler_nodes(account: str) -> _Check:
-    """The scheduler says on nodes whether their agent answers and their GPUs are healthy, and their layout."""
+    """The scheduler says on nodes whether their agent answers and their GPUs are healthy, and their layout.
+
+    It also removes the startup taint, and touches no other taint.
+    """
     ours = ", ".join(f"'{each}'" for each in _NODE_CONDITIONS)
 
     def kept(some: str, others: str) -> str:
@@ -126,15 +130,19 @@ def _scheduler_nodes(account: str) -> _Check:
 
     conditions = f"{kept('object', 'oldObject')} && {kept('oldObject', 'object')}"
     rest = f"{_same_fields('status', ('conditions',))} && {_same_metadata()} && object.spec == oldObject.spec"
+    taints = (
+        f"object.spec.?taints.orValue([]) == oldObject.spec.?taints.orValue([])"
+        f".filter(t, t.key != '{names.AGENT_NOT_READY}') && {_same_fields('spec', ('taints',))}"
+    )
     layout = (
         f"{_same_entries('annotations', (names.LAYOUT,))} && {_same_metadata(('annotations',))} "
-        "&& object.spec == oldObject.spec"
+        f"&& (object.spec == oldObject.spec || ({taints}))"
     )
     status = f"({_SUBRESOURCE} == 'status' && {conditions} && {rest})"
     return (
         f"request.operation == 'UPDATE' && ({status} || ({_SUBRESOURCE} == '' && {layout}))",
         f"{account} may write only the conditions {' and '.join(_NODE_CONDITIONS)} of a node "
-        f"and its annotation {names.LAYOUT}",
+        f"and its annotation {names.LAYOUT}, and remove its taint {names.AGENT_NOT_READY}",
     )
 
 
@@ -236,11 +244,16 @@ def _same_metadata(but: Iterable[str] = ()) -> str:
 
 def _same_entries(key: str, but: Iterable[str], prefix: str = "") -> str:
     """Whether all labels or annotations are as they were, but for some, and for those with a prefix."""
+    return _same_keys(f"metadata.?{key}", but, prefix)
+
+
+def _same_keys(where: str, but: Iterable[str], prefix: str = "") -> str:
+    """Whether a table of the object is as it was, but for some keys."""
     free = ", ".join(f"'{each}'" for each in but)
     ours = f"k in [{free}]" + (f" || k.startsWith('{prefix}')" if prefix else "")
 
     def value(thing: str) -> str:
-        return f"{thing}.metadata.?{key}.orValue({{}})"
+        return f"{thing}.{where}.orValue({{}})"
 
     def kept(some: str, other: str) -> str:
         return f"{value(some)}.all(k, {ours} || (k in {value(other)} && {value(other)}[k] == {value(some)}[k]))"
@@ -305,7 +318,7 @@ def request_policies(target: WebhookAddress) -> list[dict[str, Any]]:
 
 def _fixed_once_read() -> _Check:
     """Keep the annotations that quotas depend on as they were at admission."""
-    keys = ", ".join(f"'{key}'" for key in (names.SHARES, names.DIALECT))
+    keys = ", ".join(f"'{key}'" for key in (names.SHARES, names.DIALECT, names.ATTACH))
 
     def value(pod: str) -> str:
         notes = f"{pod}.metadata.annotations"
@@ -313,7 +326,7 @@ def _fixed_once_read() -> _Check:
 
     return (
         f"[{keys}].all(k, {value('object')} == {value('oldObject')})",
-        f"{names.SHARES} and {names.DIALECT} stay as they were at admission",
+        f"{names.SHARES}, {names.DIALECT} and {names.ATTACH} stay as they were at admission",
     )
 
 

@@ -7,6 +7,7 @@ from milligpu.manifests.crds import class_crd, queue_crd, sharepod_crd
 from milligpu.manifests.layout_crds import layout_crds
 from milligpu.manifests.mutating_policies import mutating_policies
 from milligpu.manifests.rbac import AGENT, SCHEDULER, service_accounts
+from milligpu.manifests.server_crd import server_crd
 from milligpu.manifests.webhook_configuration import WebhookAddress, webhook_configuration
 
 
@@ -29,5 +30,6 @@ def cluster_manifests(
         class_crd(),
         queue_crd(),
         *layout_crds(),
+        server_crd(),
         *admission,
     ]

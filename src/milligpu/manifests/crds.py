@@ -3,7 +3,7 @@
 from typing import Any
 
 from milligpu.model.gpu_class import NAME_MAX
-from milligpu.model.gpu_queue import QUOTA_MILLI_MAX, WEIGHT_MAX, QueueOrder
+from milligpu.model.gpu_queue import MINIMUM_RUNTIME_MAX_S, QUOTA_MILLI_MAX, WEIGHT_MAX, QueueOrder
 from milligpu.model.names import GROUP_VERSION
 from milligpu.model.requirements import FORMS, GRAMMAR, TEXT_MAX
 
@@ -160,6 +160,12 @@ def queue_crd() -> dict[str, Any]:
                 "type": "boolean",
                 "default": True,
                 "description": "Whether others may use what is idle of the guarantee.",
+            },
+            "minimumRuntimeSeconds": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": MINIMUM_RUNTIME_MAX_S,
+                "description": "For this long after its start no pod of the queue is evicted for another pod.",
             },
             "namespaces": {
                 "type": "array",

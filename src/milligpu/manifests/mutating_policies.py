@@ -49,21 +49,35 @@ def mutating_policies(target: WebhookAddress, known: DialectRegistry = KNOWN) ->
             f"'{names.GRANT}' in object.metadata.?annotations.orValue({{}})",
             _strip(names.GRANT),
         ),
+        *_policy(
+            "copied-gpu-servers.milligpu.dev",
+            NEW_PODS,
+            namespace_selector(target.namespace),
+            f"'{names.GPU_SERVER}' in object.metadata.?annotations.orValue({{}})",
+            _strip(names.GPU_SERVER),
+        ),
     ]
 
 
 def _hide(key: str, before: str = "[]") -> str:
     """CEL: hide all GPUs from containers that request no device of NVIDIA's; those that were there `before` stay.
 
-    The whole list of variables is replaced: a pod may have a variable twice, or take it from elsewhere.
+    A pod may have a variable twice, or take it from elsewhere: each of these is replaced. Other variables are not
+    touched, because Kubernetes 1.37 cannot write objects of a pod back in a JSON patch.
     """
-    env, hidden = "c.?env.orValue([])", f"[{{'name': '{VISIBLE}', 'value': '{VOID}'}}]"
-    new = f"{env}.filter(e, e.name != '{VISIBLE}') + {hidden}"
-    is_hidden = f"{env}.filter(e, e.name == '{VISIBLE}') == {hidden}"
+    env, hidden = "c.?env.orValue([])", f"{{'name': '{VISIBLE}', 'value': '{VOID}'}}"
+    path = f"'/spec/{key}/' + string(i) + '/env'"
+    shown = f"e.name == '{VISIBLE}' && e.?value.orValue('') != '{VOID}'"
+    replaced = f"JSONPatch{{op: 'replace', path: {path} + '/' + string(j), value: dyn({hidden})}}"
+    added = f"JSONPatch{{op: 'add', path: {path} + '/-', value: dyn({hidden})}}"
+    first = f"JSONPatch{{op: 'add', path: {path}, value: dyn([{hidden}])}}"
+    patches = (
+        f"size({env}) == 0 ? [{first}] : {env}.exists(e, e.name == '{VISIBLE}') ? "
+        f"{env}.transformList(j, e, {shown}, {replaced}) : [{added}]"
+    )
     device = "c.?resources.?limits.orValue({}).exists(k, k.startsWith('nvidia.com/'))"
-    patch = f"JSONPatch{{op: 'add', path: '/spec/{key}/' + string(i) + '/env', value: dyn({new})}}"
-    wanted = f"!({is_hidden}) && !({device}) && !{before}.exists(o, o.name == c.name)"
-    return f"object.spec.?{key}.orValue([]).transformList(i, c, {wanted}, {patch})"
+    wanted = f"!({device}) && !{before}.exists(o, o.name == c.name)"
+    return f"object.spec.?{key}.orValue([]).transformList(i, c, {wanted}, {patches}).flatten()"
 
 
 def _strip(annotation: str) -> str:

@@ -9,6 +9,8 @@ from milligpu.model.names import GROUP_VERSION
 
 SCHEDULER = "milligpu-scheduler"
 AGENT = "milligpu-agent"
+GPU_SERVER = "milligpu-gpu-server"
+"""The service account with which a GPU server reports to the cluster and checks its pods' tokens."""
 UNINSTALL = "milligpu-uninstall"
 """The service account of the hooks that `helm uninstall` runs; it exists only meanwhile."""
 TEST_POD = "milligpu-test-share"
@@ -28,7 +30,7 @@ _CLUSTER_RULES: list[dict[str, Any]] = [
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
     {
         "apiGroups": [_GROUP],
-        "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars"],
+        "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservers"],
         "verbs": ["get", "list", "watch"],
     },
     {
@@ -36,12 +38,13 @@ _CLUSTER_RULES: list[dict[str, Any]] = [
         "resources": ["gpuclasses/status", "gpuqueues/status", "gpulayouts/status", "gpucalendars/status"],
         "verbs": ["patch"],
     },
-    # To remove the gates of queues from pods, and to write the present layout onto nodes; admission policies allow
-    # no other change.
+    # To remove the gates of queues from pods, and to write the present layout onto nodes and remove their startup
+    # taint; admission policies allow no other change.
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["patch"]},
 ]
 
-# With admission: to write its CA into its own configurations, and to run SharePods as pods.
+# With admission: to write its CA into its own configurations, to run SharePods as pods, and to read what a label of
+# namespaces says about `bitfusion run`.
 _WEBHOOK_RULES: list[dict[str, Any]] = [
     {
         "apiGroups": ["admissionregistration.k8s.io"],
@@ -52,6 +55,7 @@ _WEBHOOK_RULES: list[dict[str, Any]] = [
     {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods", "sharepods/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
 ]
 
 AGENT_RULES: list[dict[str, Any]] = [
@@ -60,10 +64,19 @@ AGENT_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 ]
-"""The agent reads its pods' grants, writes its node's inventory, and marks pods as failed that never start.
+"""The agent reads its pods' grants, writes its node's inventory, and fails pods that never start.
 
 Admission policies hold it to its own node. RBAC cannot hold its reads to it: see docs/agent.md.
 """
+
+
+SERVER_RULES: list[dict[str, Any]] = [
+    {"apiGroups": [_GROUP], "resources": ["gpuservers"], "verbs": ["get", "create", "patch"]},
+    {"apiGroups": [_GROUP], "resources": ["gpuservers/status"], "verbs": ["patch"]},
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+]
+"""A GPU server writes its own GpuServer, asks whose a token is, and reads the grant of that pod."""
 
 
 def required_permissions(rules: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
@@ -80,6 +93,7 @@ def service_accounts(namespace: str, *, webhook: bool) -> list[dict[str, Any]]:
     return [
         *_account(namespace, SCHEDULER, rules, _own_rules(SCHEDULER, KUBE_SCHEDULER_LEASE)),
         *_account(namespace, AGENT, AGENT_RULES, []),
+        *_account(namespace, GPU_SERVER, SERVER_RULES, []),
         _READERS,
     ]
 
@@ -95,9 +109,9 @@ def declared_classes_role(namespace: str) -> list[dict[str, Any]]:
     return _role("Cluster", {"name": "milligpu-classes"}, _CLASS_RULES, namespace, account=SCHEDULER)
 
 
-# Events on pods and nodes, and the removal of what others wrote into Node objects.
+# Events on pods and nodes, the removal of what others wrote into Node objects, and of the gates of queues.
 _UNINSTALL_RULES: list[dict[str, Any]] = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "patch"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
@@ -130,12 +144,12 @@ _READERS: dict[str, Any] = {
     "rules": [
         {
             "apiGroups": [_GROUP],
-            "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars"],
+            "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservers"],
             "verbs": ["get", "list", "watch"],
         }
     ],
 }
-"""Adds classes, queues, layouts and calendars to what Kubernetes' own role `view` may read."""
+"""Adds classes, queues, layouts, calendars and GPU servers to what Kubernetes' own role `view` may read."""
 
 
 def _own_rules(*leases: str) -> list[dict[str, Any]]:
