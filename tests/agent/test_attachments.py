@@ -194,3 +194,28 @@ def test_an_attachment_of_a_newer_agent_is_kept_until_its_container_is_gone(
     again.detach("a")
     assert not record.exists()
     assert files(tmp_path) == []
+
+
+def test_a_container_whose_gpu_is_gone_at_a_restart_takes_turns_again_when_it_is_back(
+    tmp_path: Path, arbiter: Arbiter
+) -> None:
+    gpus = {GPU.uuid: GPU}
+    folders = tmp_path / "containers", tmp_path / "cdi"
+
+    def start(tenants: Tenants) -> AttachmentStore:
+        return AttachmentStore(*folders, DRIVER, LIBRARIES, tenants=tenants, gpus=lambda: gpus)
+
+    before, tenants = Tenants(arbiter), Tenants(arbiter)
+    start(before).attach(attached("a"))
+    before.remove("a")
+    gpus.clear()
+    store = start(tenants)
+    store.restore()
+    assert ("a" in store.held, "a" in tenants) == (True, False)
+    store.write_pages()
+    gpus[GPU.uuid] = GPU
+    store.write_pages()
+    assert "a" in tenants
+    assert page(tmp_path, "a").gpus[0].uuid == GPU.uuid
+    store.detach("a")
+    assert "a" not in tenants

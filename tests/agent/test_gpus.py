@@ -49,7 +49,7 @@ def states(watch: GpuWatch) -> list[GpuState]:
 
 def test_a_hung_call_makes_one_gpu_unhealthy_until_it_returns_and_delays_no_other(nvml: StrictNvml) -> None:
     async def run() -> None:
-        watch = GpuWatch(NvmlGpus(), lambda: None, answer_s=SOON_S)
+        watch = GpuWatch(NvmlGpus(answer_s=SOON_S), lambda: None)
         task = asyncio.create_task(watch.run())
         await until(lambda: states(watch) == [GpuState.OK, GpuState.OK])
         nvml.hangs("nvmlDeviceGetTemperature", 1)
@@ -71,7 +71,7 @@ def test_the_agent_is_alive_until_no_gpu_has_answered_for_half_a_minute(nvml: St
     async def run() -> None:
         skipped = 0.0
         loop = asyncio.get_running_loop()
-        watch = GpuWatch(NvmlGpus(), lambda: None, now=lambda: loop.time() + skipped, answer_s=SOON_S)
+        watch = GpuWatch(NvmlGpus(answer_s=SOON_S), lambda: None, now=lambda: loop.time() + skipped)
         task = asyncio.create_task(watch.run())
         for gpu in range(2):
             nvml.hangs("nvmlDeviceGetTemperature", gpu)
@@ -142,6 +142,44 @@ def test_a_gpu_that_cannot_be_measured_at_start_is_not_shared_until_it_can(
         await until(lambda: states(watch) == [GpuState.OK, GpuState.OK])
         assert driver.overheads["GPU-1"].context_bytes == 300
         task.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_agent_starts_although_calls_about_one_gpu_hang(
+    nvml: StrictNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is not even identified then; it is measured and offered when the driver answers."""
+    monkeypatch.setattr(module, "_MEASURE_S", 0.01)
+    monkeypatch.setattr("milligpu.agent.driver.find_libraries", found_libraries)
+    asked: list[str] = []
+
+    def measured(_self: MeasuredOverheads, gpu: Gpu, *_: object) -> GpuOverheads:
+        asked.append(gpu.uuid)
+        return GpuOverheads(300)
+
+    monkeypatch.setattr(MeasuredOverheads, "of", measured)
+    nvml.count = 3
+    nvml.hangs("nvmlDeviceGetUUID", 0)
+    nvml.hangs("nvmlDeviceGetMinorNumber", 1)
+
+    async def run() -> None:
+        gpus = NvmlGpus(answer_s=SOON_S)
+        driver = find_driver(gpus, tmp_path, {})
+        assert asked == ["GPU-2"]
+        watch = GpuWatch(gpus, lambda: None, unmeasured=driver.unmeasured)
+        assert {uuid: gpu.state for uuid, gpu in watch.gpus.items()} == {
+            "GPU-1": GpuState.UNHEALTHY,
+            "GPU-2": GpuState.OK,
+        }
+        assert watch.gpus["GPU-1"].message == "NVML does not report its device node"
+        tasks = [asyncio.create_task(watch.run()), asyncio.create_task(watch.measure(driver.measure))]
+        nvml.answers.clear()
+        nvml.hang.set()
+        await until(lambda: sorted(states(watch)) == [GpuState.OK] * 3)
+        assert driver.nodes["GPU-0"] == "/dev/nvidia0"
+        for task in tasks:
+            task.cancel()
 
     asyncio.run(run())
 

@@ -1,11 +1,14 @@
 """The loader's cache of another root, as ldconfig wrote it."""
 
+import struct
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from milligpu.agent.driver import find_host_paths, find_libraries
 from milligpu.agent.host_paths import HostPaths, resolve_below
-from milligpu.agent.loader_cache import read_loader_cache
+from milligpu.agent.loader_cache import library_folders, read_loader_cache
 from milligpu.tenancy.tenant import CUDA, NVML
 from testing.driver_root import DEBIAN, RED_HAT, VERSION, make_driver_root
 
@@ -16,6 +19,24 @@ def test_it_reads_what_ldconfig_prints() -> None:
     lines = [line.split() for line in printed.splitlines() if "(libc6,x86-64)" in line]
     first = dict(reversed([(words[0], words[-1]) for words in lines]))
     assert read_loader_cache(Path("/etc/ld.so.cache").read_bytes(), "x86_64") == first
+
+
+@pytest.mark.parametrize(
+    ("machine", "flag", "folder"),
+    [("aarch64", 0x0A, "/usr/lib/aarch64-linux-gnu"), ("ppc64le", 0x05, "/usr/lib/powerpc64le-linux-gnu")],
+)
+def test_the_cache_and_directories_of_other_architectures_are_read(machine: str, flag: int, folder: str) -> None:
+    """glibc writes the architecture into the second byte of an entry's flags."""
+    cache = bytearray(Path("/etc/ld.so.cache").read_bytes())
+    start = cache.index(b"glibc-ld.so.cache1.1")
+    (count,) = struct.unpack_from("=I", cache, start + 20)
+    for at in range(start + 48, start + 48 + 24 * count, 24):
+        cache[at + 1] = flag if cache[at + 1] == 0x03 else 0
+    assert read_loader_cache(bytes(cache), machine) == read_loader_cache(
+        Path("/etc/ld.so.cache").read_bytes(), "x86_64"
+    )
+    assert read_loader_cache(bytes(cache), "x86_64") == {}
+    assert library_folders(machine) == (folder, "/usr/lib64", "/usr/lib")
 
 
 def test_a_damaged_or_foreign_cache_counts_as_empty() -> None:

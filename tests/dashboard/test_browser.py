@@ -81,9 +81,25 @@ def test_every_page_fits_the_screen_without_errors(page: Page, served: RunningDa
 def test_charts_are_drawn_from_the_history(page: Page, served: RunningDashboard) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(served.url + PAGES["gpu"])
-    expect(page.locator(".uplot canvas")).to_have_count(4)
+    expect(page.locator(".uplot canvas")).to_have_count(5)
     page.get_by_role("button", name="1 day").click()
-    expect(page.locator(".uplot canvas")).to_have_count(4)
+    expect(page.locator(".uplot canvas")).to_have_count(5)
+
+
+def test_a_saved_report_draws_its_charts_from_a_file_and_asks_nobody(
+    browser: Browser, served: RunningDashboard, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(served.report(), encoding="utf-8")
+    found = browser.new_page(viewport={"width": 390, "height": 844})
+    asked: list[str] = []
+    found.on("request", lambda request: asked.append(request.url))
+    found.goto(file.as_uri())
+    expect(found.locator(".uplot canvas").first).to_be_visible()
+    assert found.evaluate("document.documentElement.scrollWidth") <= 390
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert found.locator("main a").count() == 0, "there is no other page to go to"
+    found.close()
 
 
 def test_a_page_follows_the_cluster_without_a_reload_and_keeps_the_filter(

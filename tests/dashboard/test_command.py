@@ -3,15 +3,19 @@
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
+
+from devcluster.certs import Authority
 
 MILLIGPU = str(Path(sys.executable).parent / "milligpu")
 PRICES = 'currency = "EUR"\n[gpu]\n"A10" = 3600.0\n'
@@ -61,7 +65,7 @@ def test_a_machine_with_sessions_is_shown_with_its_shares_history_and_cost(tmp_p
     prices = tmp_path / "prices.toml"
     prices.write_text(PRICES)
     options = ["--machine", "--listen", "127.0.0.1:0", "--interval", "0.5", "--prices", str(prices)]
-    options += ["--history", str(tmp_path / "history.db")]
+    options += ["--history", str(tmp_path / "history.db"), "--save", str(tmp_path / "report" / "page.html")]
     with (
         running(
             [MILLIGPU, "run", "-p", "0.5", "-m", "1Gi", "--", "sh", "-c", "echo ready; exec sleep 600"], env
@@ -90,6 +94,11 @@ def test_a_machine_with_sessions_is_shown_with_its_shares_history_and_cost(tmp_p
             assert sum(parts) == pytest.approx(0.8 * _hours(found, "total"), rel=0.01)
             assert sum(parts) + _hours(found, "unallocated") == pytest.approx(_hours(found, "total"), rel=1e-4)
             assert found["currency"] == "EUR"
+        # It wrote its page when it ended.
+        saved = (tmp_path / "report" / "page.html").read_text()
+        assert saved.count("<b>Measured use against the share</b>") == 2
+        data = json.loads(saved.partition('id="data">')[2].partition("</script>")[0])
+        assert len([key for key in data if key.startswith("session/")]) == 2
         history = ["--machine", "--history", str(tmp_path / "history.db")]
         _costs_add_up(env, [*history, "--prices", str(prices), "--days", "1"])
         # A dashboard measured a moment ago: its history is used. Without one, the command measures.
@@ -106,6 +115,21 @@ def test_a_machine_with_sessions_is_shown_with_its_shares_history_and_cost(tmp_p
         for each in idle:
             done = milligpu(env, *each["command"].split()[1:], "--machine")
             assert "0.05" in done.stdout
+
+
+@pytest.mark.timeout(120)
+def test_with_a_certificate_the_pages_are_served_over_tls(tmp_path: Path) -> None:
+    authority = Authority("authority", tmp_path)
+    pair = authority.server("dashboard", ["127.0.0.1"], file="server")
+    options = ["--machine", "--listen", "127.0.0.1:0", "--history", str(tmp_path / "history.db")]
+    options += ["--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)]
+    with running([MILLIGPU, "dashboard", *options], environment(tmp_path)) as served:
+        assert served.stderr is not None
+        url = served.stderr.readline().split()[1]
+        assert url.startswith("https://")
+        trust = ssl.create_default_context(cafile=str(authority.certificate))
+        with urllib.request.urlopen(urljoin(url, "/healthz"), context=trust, timeout=30) as answer:
+            assert answer.read() == b"ok\n"
 
 
 def milligpu(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:

@@ -2,21 +2,50 @@
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from milligpu.metrics.node import GPU_HELP, SHARE_HELP, GpuSample, ShareSample, families
+from deploy.grafana import BOARDS, expressions
+from milligpu.agent.samples import MeasuredGpu, gpu_sample, share_sample
+from milligpu.metrics.node import families
+from milligpu.model.gpu import Gpu
 from milligpu.model.reasons import ViolationKind
+from milligpu.model.units import Mib
+from milligpu.nvml.readings import GpuReading, GpuVitals, RemappedRows, ThrottleReason
+from milligpu.nvml.throttle_times import ThrottleSource, ThrottleTime
+from milligpu.scheduler.metrics import SchedulerMetrics
+from milligpu.tenancy.energy import GpuAccount
+from milligpu.wire.status import AcceleratorStats, ShareUsage
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
-COUNTERS = {"energy_joules", "ecc_corrected", "ecc_uncorrected", "xid_errors"}
-SHARE_COUNTERS = {"gpu_seconds", "waiting_seconds", "throttled_seconds", "out_of_memory"}
+DOCS = ROOT / "docs" / "monitoring.md"
+READING = GpuReading(
+    GpuVitals(0, "GPU-a", 40, 90, 0, reset_needed=False, millijoules=1000),
+    Mib(40960),
+    Mib(100),
+    **dict.fromkeys(("utilization", "memory_utilization", "milliwatts", "milliwatts_limit"), 1),
+    **dict.fromkeys(("clock_mhz", "memory_clock_mhz", "pcie_sent_kbps", "pcie_received_kbps"), 1),
+    **dict.fromkeys(("pcie_sent_bytes", "pcie_received_bytes", "pcie_replays", "ecc_corrected"), 1),
+    **dict.fromkeys(("nvlink_sent_kib", "nvlink_received_kib", "encoder", "decoder"), 1),
+    throttled=frozenset({ThrottleReason.POWER}),
+    remapped_rows=RemappedRows(0, 1, pending=True, failed=False),
+)
+USE = ShareUsage(
+    AcceleratorStats("nvidia", "A100", "GPU-a", 1 << 30, 1 << 20, 10),
+    500,
+    600,
+    1024,
+    **dict.fromkeys(("memory_peak", "gpu_time_ns", "waiting_ns", "throttled_ns", "refusals"), 1),
+    **dict.fromkeys(("energy", "power"), 1.0),
+)
 
 
 def promtool(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -25,24 +54,49 @@ def promtool(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 
 class Everything(Collector):
-    """Every metric that an agent can have, once."""
+    """Every metric that an agent can have, once, made as the agent makes it."""
 
     def collect(self) -> list[Metric]:
-        gauges = {name: 1.0 for name in GPU_HELP if name.removeprefix("milligpu_gpu_") not in COUNTERS}
-        counters = {name: 1.0 for name in GPU_HELP if name not in gauges}
+        gpu = Gpu("GPU-a", "A100", Mib(40960))
+        times = ThrottleTime(ThrottleSource.COUNTERS, dict.fromkeys(ThrottleReason, 1.0))
+        measured = MeasuredGpu(0, gpu, "n1", READING, 1, times, GpuAccount(energy_j=1.0))
+        own = [
+            msgspec.structs.replace(USE, **owner) for owner in ({"pod": "p", "namespace": "n"}, {"session": "s"})
+        ]
         counts = dict.fromkeys(map(str, ViolationKind), 1)
-        reasons = frozenset({"power"})
-        gpu = GpuSample(0, "GPU-a", "A100", "n1", True, gauges, counters, reasons, counts)
-        own = {name: 1.0 for name in SHARE_HELP if name not in SHARE_COUNTERS}
-        counted = dict.fromkeys(SHARE_COUNTERS, 1.0)
-        owners = (("ns", "pod", "c"), ("abc123",))
-        return list(families([gpu], [ShareSample(gpu, owner, own, counted) for owner in owners]))
+        sample = replace(gpu_sample(measured, own), violations=counts)
+        return list(families([sample], [share_sample(use, sample, gpu) for use in own]))
 
 
 def exposition() -> str:
     registry = CollectorRegistry()
     registry.register(Everything())
     return generate_latest(registry).decode()
+
+
+def known() -> set[str]:
+    """The names of all series of agents and of the scheduler service."""
+    text = exposition() + SchedulerMetrics().text({"waiting": 1})
+    return set(re.findall(r"^# TYPE (milligpu_\w+) ", text, re.M)) | {"milligpu_scheduler_binds_total"}
+
+
+def test_the_docs_list_every_metric_of_an_agent_and_no_other() -> None:
+    listed = re.findall(r"^\| `(milligpu_(?:gpu|container|session)_\w+)` \| [^|]+ \|$", DOCS.read_text(), re.M)
+    assert sorted(listed) == sorted(set(listed))
+    measured = {name for name in known() if re.match(r"milligpu_(gpu|container|session)_", name)}
+    # The name that version 0.1.0 had is in the text below the table.
+    assert set(listed) == measured - {"milligpu_gpu_outside_total"}
+
+
+def test_the_docs_list_every_recording_rule() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    assert set(re.findall(r"^\| `(milligpu:\S+)` \|", DOCS.read_text(), re.M)) == recorded
+
+
+def test_every_dashboard_uses_metrics_that_exist() -> None:
+    for board in BOARDS:
+        for expression in expressions(board):
+            assert set(re.findall(r"\bmilligpu_\w+", expression)) <= known()
 
 
 def test_promtool_finds_nothing_but_the_label_that_nvidias_exporter_has_too() -> None:
@@ -67,11 +121,10 @@ def rules() -> list[dict[str, str]]:
 def test_every_rule_uses_metrics_that_exist_and_every_alert_is_tested_and_has_a_runbook(
     rule: dict[str, str],
 ) -> None:
-    known = set(re.findall(r"^(milligpu_\w+?)(?:\{| )", exposition(), re.M))
-    assert set(re.findall(r"\bmilligpu_\w+", rule["expr"])) <= known
+    assert set(re.findall(r"\bmilligpu_\w+", rule["expr"])) <= known()
     if "alert" in rule:
         assert (
             f"alertname: {rule['alert']}\n        exp_alerts"
             in Path(__file__).with_name("rules_test.yaml").read_text()
         )
-        assert f"\n### {rule['alert']}\n" in (ROOT / "docs" / "monitoring.md").read_text()
+        assert f"\n### {rule['alert']}\n" in DOCS.read_text()

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -71,6 +72,15 @@ def test_a_holder_that_uses_its_share_is_healthy_and_needs_nothing() -> None:
     assert found.verdict is Verdict.HEALTHY
     assert found.command == ""
     assert needs_attention([found]) == []
+
+
+def test_a_gpu_that_loses_time_to_reduced_clocks_is_throttled_and_says_why() -> None:
+    slowed = replace(PICTURE, gpus=[msgspec.structs.replace(GPU, throttled={"power": 80.0, "thermal": 3.0})])
+    line = history("gpu/G1", used=0.5, power=200.0, throttled=0.11)
+    found = advise(slowed, {"gpu/G1": line})[0]
+    assert found.verdict is Verdict.THROTTLED
+    assert found.evidence == "lost 11% of the last 10 min to reduced clocks; most of it so far: power"
+    assert needs_attention([found]) == [found]
 
 
 def test_without_enough_measurements_there_is_no_verdict() -> None:

@@ -71,6 +71,8 @@ class AttachmentStore:
         self.unwritten: set[str] = set()
         """Attachments whose CDI file is of the previous agent, because the driver was not ready."""
         self.held = {each.name: each for each in self._found()}
+        self._without_gpu: set[str] = set()
+        """Attachments of the previous agent that are no tenants yet, because a GPU of theirs is gone."""
 
     def attach(self, attached: Attachment) -> None:
         """Make what the container needs; the CDI file comes last, because with it the container can start."""
@@ -104,6 +106,7 @@ class AttachmentStore:
     def detach(self, name: str) -> None:
         """Delete everything of a container that will not start again."""
         self._tenants.remove(name)
+        self._without_gpu.discard(name)
         self._cdi_file(name).unlink(missing_ok=True)
         newer = self.newer.pop(name, None)
         if self.held.pop(name, None) is not None or newer is not None:
@@ -123,9 +126,9 @@ class AttachmentStore:
             if name not in self.held and name not in self.newer:
                 file.unlink(missing_ok=True)
         for name, each in self.held.items():
-            page = None if each.whole else self._page(each, self.held)
-            if page is not None:
-                self._tenants.add(name, self._tenant(name), page)
+            if not each.whole:
+                self._without_gpu.add(name)
+        self._add_tenants()
         self.unwritten = set(self.held)
         if driver_ready:
             self.write_cdi_files()
@@ -137,8 +140,17 @@ class AttachmentStore:
             if each is not None:
                 self._write_cdi_file(each)
 
+    def _add_tenants(self) -> None:
+        """Let restored containers take turns whose GPUs are there."""
+        for name in sorted(self._without_gpu):
+            page = self._page(self.held[name], self.held)
+            if page is not None:
+                self._tenants.add(name, self._tenant(name), page)
+                self._without_gpu.discard(name)
+
     def write_pages(self) -> None:
         """Bring every limits page up to date: a container that starts or ends moves the time slots of others."""
+        self._add_tenants()
         for name, each in self.held.items():
             page = self._page(each, self.held) if name in self._tenants else None
             if page is not None:

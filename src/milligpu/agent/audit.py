@@ -69,6 +69,20 @@ class ContainerAudit:
         """Count the violations on this GPU since the agent started, by kind."""
         return {offence: count for (where, offence), count in self._counts.items() if where == gpu}
 
+    def current(self, pods: Mapping[str, NodePod]) -> list[Violation]:
+        """List the violations that exist now; containers are named as people know them."""
+        return [
+            each if each.tenant is None else msgspec.structs.replace(each, tenant=self._name(each.tenant, pods))
+            for each in self._auditor.current
+        ]
+
+    def _name(self, tenant: str, pods: Mapping[str, NodePod]) -> str:
+        held = self._attachments.held.get(tenant)
+        pod = pods.get(held.holder.uid) if held is not None else None
+        if held is None or pod is None:
+            return tenant
+        return f"{pod.ref.namespace}/{pod.ref.name}/{held.holder.container}"
+
     async def look(self, pods: Mapping[str, NodePod]) -> None:
         """Audit once; a violation that was found twice in a row is reported."""
         await self._gpus.read()

@@ -12,7 +12,7 @@ from milligpu.agent.loader_cache import library_folders, read_loader_cache
 from milligpu.agent.nvidia_cdi import folders_of, programs_of, share_part, updates_loader_cache
 from milligpu.agent.nvidia_spec import NvidiaSpecs
 from milligpu.model.errors import Unavailable
-from milligpu.model.gpu import Gpu, SharingMode
+from milligpu.model.gpu import Gpu, GpuState, SharingMode
 from milligpu.model.overheads import GpuOverheads
 from milligpu.native import library
 from milligpu.nvml.gpus import NvmlGpus
@@ -95,7 +95,7 @@ def find_driver(nvml: NvmlGpus, state: Path, env: Mapping[str, str], host: HostP
     state.mkdir(parents=True, exist_ok=True)
     known = MeasuredOverheads(state / "overheads.json")
     overheads, unmeasured = dict[str, GpuOverheads](), dict[str, str]()
-    version = str(nvml.nvml.try_ask("nvmlSystemGetDriverVersion") or "")
+    version = str(nvml.nvml.ask_system("nvmlSystemGetDriverVersion") or "")
     nodes, sockets = dict(found.nodes), dict(found.sockets)
     cuda, nvml_library = (found.host.here(found.libraries[name]) for name in (CUDA, NVML))
 
@@ -104,8 +104,11 @@ def find_driver(nvml: NvmlGpus, state: Path, env: Mapping[str, str], host: HostP
         for gpu in gpus:
             if gpu.uuid in overheads or gpu.mode is SharingMode.MIG:
                 continue
-            _add_gpu(nvml, gpu.uuid, nodes, sockets)
+            if gpu.state is GpuState.UNHEALTHY:
+                unmeasured[gpu.uuid] = gpu.message
+                continue
             try:
+                _add_gpu(nvml, gpu.uuid, nodes, sockets)
                 overheads[gpu.uuid] = known.of(gpu, cuda, env, nvml_library, version)
                 unmeasured.pop(gpu.uuid, None)
             except Unavailable as error:
@@ -124,16 +127,22 @@ def find_driver(nvml: NvmlGpus, state: Path, env: Mapping[str, str], host: HostP
 
 
 def _add_gpu(nvml: NvmlGpus, uuid: str, nodes: dict[str, str], sockets: dict[str, Path]) -> None:
-    """Add the device node or socket of a GPU that was added since the agent started."""
+    """Add the device node or socket of a GPU that was added, or was lost, when the agent started."""
     if uuid in nodes or uuid in sockets:
         return
-    handle = nvml.handles().get(uuid)
-    minor = nvml.nvml.try_ask("nvmlDeviceGetMinorNumber", handle) if handle is not None else None
     if sockets:
-        index = next((index for index, gpu in nvml.known().items() if gpu.uuid == uuid), 0)
-        sockets[uuid] = next(iter(sockets.values())).with_name(f"gpu{index}.sock")
-    elif minor is not None:
-        nodes[uuid] = f"/dev/nvidia{minor}"
+        sockets[uuid] = next(iter(sockets.values())).with_name(f"gpu{_indices(nvml).get(uuid, 0)}.sock")
+        return
+    minor = _minors(nvml).get(uuid)
+    if minor is None:
+        raise Unavailable("NVML does not report its device node")
+    nodes[uuid] = f"/dev/nvidia{minor}"
+
+
+def _minors(nvml: NvmlGpus) -> dict[str, int]:
+    """Return the minor device numbers of the GPUs that tell them, by UUID."""
+    asked = nvml.ask_each("minor", lambda handle: nvml.nvml.try_ask("nvmlDeviceGetMinorNumber", handle))
+    return {uuid: minor for uuid, minor in asked.items() if minor is not None}
 
 
 def find_host_paths(root: Path, driver: Path | None, env: Mapping[str, str]) -> HostPaths | None:
@@ -164,7 +173,7 @@ def locate_driver(nvml: NvmlGpus, env: Mapping[str, str], host: HostPaths | None
     Software GPUs can stand behind an NVIDIA driver root: then containers are attached as on a node with real ones.
     """
     hook = _attach_hook()
-    soft = softgpu_driver(nvml.handles(), Path(env[SOCKET_VARIABLE])) if SOCKET_VARIABLE in env else None
+    soft = softgpu_driver(_indices(nvml), Path(env[SOCKET_VARIABLE])) if SOCKET_VARIABLE in env else None
     if soft is not None and host is None:
         return soft
     found = _nvidia(nvml, host or HostPaths())
@@ -181,17 +190,19 @@ def _attach_hook() -> Path:
     return hook
 
 
-def softgpu_driver(uuids: Iterable[str], folder: Path) -> NodeDriver:
-    """Return the driver of software GPUs, whose UUIDs are in the order of their numbers."""
+def _indices(nvml: NvmlGpus) -> dict[str, int]:
+    return {gpu.uuid: index for index, gpu in nvml.known().items()}
+
+
+def softgpu_driver(indices: Mapping[str, int], folder: Path) -> NodeDriver:
+    """Return the driver of software GPUs; `indices` are their numbers by UUID."""
     libraries = {name: library(f"softgpu/{name}") for name in (CUDA, NVML)}
-    sockets = {uuid: folder / f"gpu{index}.sock" for index, uuid in enumerate(uuids)}
+    sockets = {uuid: folder / f"gpu{index}.sock" for uuid, index in indices.items()}
     environment = {SOCKET_VARIABLE: str(SOFTGPU)}
     return NodeDriver(libraries, sockets=sockets, environment=environment, hook=_attach_hook())
 
 
 def _nvidia(nvml: NvmlGpus, host: HostPaths) -> NodeDriver:
-    asked = {uuid: nvml.nvml.try_ask("nvmlDeviceGetMinorNumber", each) for uuid, each in nvml.handles().items()}
-    minors = {uuid: minor for uuid, minor in asked.items() if minor is not None}
     libraries = find_libraries(host)
     missing = [name for name in (CUDA, NVML) if name not in libraries]
     if missing:
@@ -199,7 +210,7 @@ def _nvidia(nvml: NvmlGpus, host: HostPaths) -> NodeDriver:
             f"{missing[0]} is not among the libraries below {host.driver_root}",
             hint="install NVIDIA's driver, or set --host-root and --driver-root",
         )
-    return nvidia_driver(libraries, minors, host.here("/dev"), host)
+    return nvidia_driver(libraries, _minors(nvml), host.here("/dev"), host)
 
 
 def find_libraries(host: HostPaths) -> dict[str, Path]:

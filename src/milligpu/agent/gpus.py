@@ -20,9 +20,10 @@ from milligpu.nvml.gpus import NvmlGpus
 from milligpu.nvml.health_records import HealthRecords
 from milligpu.nvml.hotplug import HotPlug
 from milligpu.nvml.library import GpuLostError
-from milligpu.nvml.patience import PatientCalls
 from milligpu.nvml.readings import GpuReading, GpuVitals, LostGpu, XidEvent
+from milligpu.nvml.throttle_times import ThrottleTimes
 from milligpu.nvml.xid_events import XidEvents
+from milligpu.tenancy.energy import EnergyReading
 from milligpu.wait import wait_for_event
 from milligpu.wire.gpu_settings import GpuSettings
 from milligpu.wire.node_layout import NO_LAYOUT, NodeLayout
@@ -32,12 +33,12 @@ _Seen = TypeVar("_Seen")
 log = structlog.get_logger()
 
 LOOK_S = 1.0
-# A driver that wakes a GPU up takes a second or two. A call that takes longer than this may never return.
-ANSWER_S = 5.0
 # If no GPU answered for this long, the driver hangs; a restarted agent may get through to it.
 ALIVE_S = 30.0
 # How soon a GPU is measured that was unhealthy or full when the agent started.
 _MEASURE_S = 30.0
+# The thread that waits for XIDs looks up this often, so it pauses sooner.
+_PAUSED_S = 5.0
 # How often the thread checks whether NVML is open again.
 _PAUSE_S = 0.05
 # How long the thread waits for an XID before it checks whether it should end.
@@ -56,7 +57,6 @@ class GpuWatch:
         *,
         now: Callable[[], float] = time.monotonic,
         unmeasured: MutableMapping[str, str] | None = None,
-        answer_s: float = ANSWER_S,
         hotplug: HotPlug | None = None,
     ) -> None:
         """`reserved` returns the part of a GPU that is reserved for sessions, `policy` its first share policy.
@@ -73,8 +73,6 @@ class GpuWatch:
         # Nobody may call NVML while it is opened again.
         self._asking = asyncio.Lock()
         self._pause, self._paused = threading.Event(), threading.Event()
-        self._calls = PatientCalls(answer_s, now)
-        self._silence = f"the driver has not answered for {answer_s:g} s"
         self._answered = now()
         self._nvml = nvml
         self._changed = changed
@@ -85,6 +83,9 @@ class GpuWatch:
         """Number of XIDs of each GPU since the agent started."""
         self.readings: dict[str, GpuReading] = {}
         """The latest reading of each GPU that answers."""
+        self.throttle_times = ThrottleTimes()
+        self.energies: dict[str, EnergyReading] = {}
+        """The energy counter of each GPU that has one."""
         self._reported: list[XidEvent] = []
         self._wake = asyncio.Event()
         self._bare: dict[str, Gpu] = {}
@@ -94,9 +95,13 @@ class GpuWatch:
         self.gpus = {uuid: self._assessed(gpu) for uuid, gpu in self._bare.items()}
 
     def _add_new(self, *, later: bool = True) -> None:
-        """Add GPUs that NVML has identified since: one was plugged in, or one that was lost at first is back."""
+        """Add GPUs that NVML has identified since: one was plugged in, or one that was lost at first is back.
+
+        Then the others have links to it, too.
+        """
         for index, gpu in self._nvml.known().items():
             if gpu.uuid in self._bare:
+                self._bare[gpu.uuid] = replace(self._bare[gpu.uuid], links=gpu.links)
                 continue
             self._bare[gpu.uuid] = replace(gpu, reserved=self._reserved(index, gpu), policy=self._policy(index))
             if later and self._measures and gpu.mode is not SharingMode.MIG:
@@ -110,33 +115,28 @@ class GpuWatch:
 
     async def read(self) -> None:
         """Read everything that is monitored, on request: it takes too long for every second."""
-        seen = await self._ask_all("read", self._nvml.read_one)
+        seen = await self._ask_all(self._nvml.read)
         self.readings = {each.uuid: each for each in seen if isinstance(each, GpuReading)}
+        self._note(each.vitals for each in self.readings.values())
 
-    async def _ask_all(self, what: str, ask: Callable[[int], _Seen]) -> list[_Seen | LostGpu]:
-        """Ask about every GPU at once; one about which the driver hangs counts as lost and delays no other."""
+    def _note(self, seen: Iterable[GpuVitals]) -> None:
+        """Note counters that grow: the time with reduced clocks, and the energy."""
+        now = self._now()
+        for each in seen:
+            self.throttle_times.add(each, now)
+            if each.millijoules is not None:
+                self.energies[each.uuid] = EnergyReading(now, each.millijoules)
+
+    async def _ask_all(self, ask: Callable[[], Sequence[_Seen | LostGpu]]) -> Sequence[_Seen | LostGpu]:
+        """Ask about every GPU; all of them are lost while NVML itself does not answer."""
         async with self._asking:
-            return await self._ask_each(what, ask)
-
-    async def _ask_each(self, what: str, ask: Callable[[int], _Seen]) -> list[_Seen | LostGpu]:
-        known = self._nvml.known()
-        try:
-            count = await self._calls.call("count", self._nvml.nvml.count)
-        except (TimeoutError, Unavailable) as error:
-            message = getattr(error, "message", "") or self._silence
-            return [LostGpu(index, gpu.uuid, message) for index, gpu in known.items()]
-
-        async def one(index: int) -> _Seen | LostGpu:
             try:
-                found = await self._calls.call(f"{what} {index}", lambda: ask(index))
-            except TimeoutError:
-                return LostGpu(index, known[index].uuid if index in known else "", self._silence)
+                seen = await asyncio.to_thread(ask)
+            except Unavailable as error:
+                return [LostGpu(index, gpu.uuid, error.message) for index, gpu in self._nvml.known().items()]
+        if not all(isinstance(each, LostGpu) and each.silent for each in seen) or not seen:
             self._answered = self._now()
-            return found
-
-        if not count:
-            self._answered = self._now()
-        return list(await asyncio.gather(*map(one, range(count))))
+        return seen
 
     async def memory_by_pod(self, attachments: Iterable[Attachment]) -> dict[tuple[str, str], Mib]:
         """Return what resized pods use, by pod and GPU, as the driver counts it.
@@ -179,7 +179,7 @@ class GpuWatch:
                     await self._reopen()
                 self._wake.clear()
                 reported, self._reported = self._reported, []
-                self._on_look(reported, await self._ask_all("vitals", self._nvml.vitals_of))
+                self._on_look(reported, await self._ask_all(self._nvml.vitals))
                 await wait_for_event(self._wake, LOOK_S)
         finally:
             stop.set()
@@ -190,12 +190,12 @@ class GpuWatch:
         self._pause.set()
         listed = 0
         try:
-            await asyncio.to_thread(self._paused.wait, ANSWER_S)
+            await asyncio.to_thread(self._paused.wait, _PAUSED_S)
             async with self._asking:
-                if self._paused.is_set() and not self._calls.waiting:
-                    listed = await self._calls.call("reopen", self._nvml.reopen)
+                if self._paused.is_set():
+                    listed = await asyncio.to_thread(self._nvml.reopen)
                     log.info("Opened NVML again, because a GPU was added", gpus=listed)
-        except (TimeoutError, Unavailable, GpuLostError) as error:
+        except (Unavailable, GpuLostError) as error:
             log.warning("Could not open NVML again", error=str(error))
         finally:
             self._hotplug.opened(listed)
@@ -215,7 +215,11 @@ class GpuWatch:
         """Measure again and again what could not be measured yet, until cancelled."""
         while True:
             if self._unmeasured:
-                gpus = [gpu for gpu in self._bare.values() if gpu.uuid in self._unmeasured]
+                # A measurement on a GPU that hangs would hold up the others.
+                healthy = [
+                    gpu for gpu in self._bare.values() if self._records.health(gpu.uuid).state is GpuState.OK
+                ]
+                gpus = [gpu for gpu in healthy if gpu.uuid in self._unmeasured]
                 await asyncio.to_thread(measure, gpus)
                 self._assess_all()
             await wait_for_event(self._new, _MEASURE_S)
@@ -246,6 +250,7 @@ class GpuWatch:
 
     def _on_look(self, reported: Sequence[XidEvent], seen: Sequence[GpuVitals | LostGpu]) -> None:
         """Assess XIDs together with a later reading, which says whether the driver asks for a reset."""
+        self._note(each for each in seen if isinstance(each, GpuVitals))
         listed = {each.uuid for each in seen}
         gone = [LostGpu(-1, uuid, "the driver no longer lists it") for uuid in self._bare if uuid not in listed]
         self._records.note(reported, [*seen, *gone])

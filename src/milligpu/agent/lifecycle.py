@@ -100,7 +100,7 @@ async def serve(settings: AgentSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     host = find_host_paths(settings.host_root, settings.driver_root, os.environ)
     with open_node_nvml(host) as nvml:
-        settings.check_indices(len(nvml.handles()))
+        settings.check_indices(nvml.count())
         driver = find_driver(nvml, settings.state, os.environ, host)
         async with ApiClient(config.find_cluster(settings.kubeconfig)) as api:
             with closing(AgentHandover(settings.run)) as handover:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 from prometheus_client.core import Metric
 
 from milligpu.agent import device_slots as slots
+from milligpu.agent.accounts import holders_by_gpu
 from milligpu.agent.allocations import AllocationStore
 from milligpu.agent.attach_plan import newer_attachment
 from milligpu.agent.attachments import AttachmentStore, our_libraries
@@ -38,8 +40,9 @@ from milligpu.model.footprint import GpuDemand
 from milligpu.nvml.gpus import NvmlGpus
 from milligpu.sessions.paths import ServicePaths
 from milligpu.tenancy.arbiter import Arbiter
+from milligpu.tenancy.energy import EnergyAccounts
 from milligpu.tenancy.tenants import Tenants
-from milligpu.wire.status import encode_status
+from milligpu.wire.status import MachineStatus, encode_status
 
 if TYPE_CHECKING:
     from milligpu.sessions.service import SessionService
@@ -75,6 +78,8 @@ class NodeAgent:
             tenants=self._tenants,
             gpus=lambda: self._gpus.gpus,
         )
+        self._energy = EnergyAccounts()
+        self._reading: asyncio.Task[None] | None = None
         self._nvml = nvml
         self._driver = driver
         self._session_paths = ServicePaths(settings.commands)
@@ -86,6 +91,7 @@ class NodeAgent:
             tenants=self._tenants,
             sessions=self._sessions.status,
             demands=self._demand_of_pods,
+            energy=self._energy,
         )
         self._events = EventRecorder(api, names.AGENT_CONTROLLER, settings.node, time.monotonic)
         self._audit = ContainerAudit(
@@ -200,8 +206,25 @@ class NodeAgent:
     async def _sample(self) -> None:
         while True:
             self._tenants.sample(time.monotonic())
+            self._add_energy()
             self._reserve_for_sessions()
             await asyncio.sleep(_SAMPLE_S)
+
+    def _add_energy(self) -> None:
+        held = [(each.name, each.shares) for each in self._attachments.held.values()]
+        held += self._sessions.shares().items()
+        holders = holders_by_gpu(self._gpus.gpus, held, self._tenants.charged)
+        self._energy.add(time.monotonic(), holders, self._gpus.energies)
+
+    async def _read(self) -> None:
+        """Read all GPUs; requests that come meanwhile get the same reading, so that slow ones do not pile up."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_once())
+        await asyncio.shield(self._reading)
+
+    async def _read_once(self) -> None:
+        await self._gpus.read()
+        self._add_energy()
 
     async def _run_audit(self) -> None:
         while True:
@@ -210,9 +233,9 @@ class NodeAgent:
 
     async def _serve(self) -> None:
         pages = agent_routes(
-            self._gpus.read,
+            self._read,
             self._families,
-            lambda: encode_status(self._usage.status(self._pods.known)),
+            lambda: encode_status(self._status()),
             self._ready,
             lambda: self._gpus.alive,
         )
@@ -220,9 +243,14 @@ class NodeAgent:
         async with serving(pages, host, int(port)):
             await asyncio.Event().wait()
 
+    def _status(self) -> MachineStatus:
+        status = self._usage.status(self._pods.known)
+        found = [*status.violations, *self._audit.current(self._pods.known)]
+        return msgspec.structs.replace(status, violations=found)
+
     def _families(self) -> Iterable[Metric]:
-        gpus = [replace(gpu, violations=self._audit.counts(gpu.uuid)) for gpu in self._usage.gpu_samples().values()]
-        return families(gpus, self._usage.share_samples(self._pods.known))
+        gpus, shares = self._usage.samples(self._pods.known)
+        return families([replace(gpu, violations=self._audit.counts(gpu.uuid)) for gpu in gpus], shares)
 
     def _ready(self) -> bool:
         registered = all(plugin.registered.is_set() for plugin in self._plugins.values())

@@ -68,7 +68,7 @@ def driver_of(granted: ShareGranted, env: Mapping[str, str]) -> NodeDriver:
     """Return the machine's driver, or that of the software GPUs on which the session is."""
     if granted.softgpu is not None:
         folder = Path(granted.softgpu)
-        return softgpu_driver([each["uuid"] for each in read_state(folder)], folder)
+        return softgpu_driver({each["uuid"]: at for at, each in enumerate(read_state(folder))}, folder)
     host = find_host_paths(Path("/"), None, env)
     with open_node_nvml(host) as nvml:
         driver = locate_driver(nvml, env, host)

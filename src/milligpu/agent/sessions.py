@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from milligpu.agent.pod_processes import pod_uid_of_process
 from milligpu.model.errors import Unavailable
 from milligpu.model.footprint import GpuDemand
+from milligpu.model.grant import GpuShare
 from milligpu.sessions.paths import ServicePaths, listen
 from milligpu.sessions.protocol import LINE_MAX
 from milligpu.wire.status import MachineStatus
@@ -35,6 +36,12 @@ class NodeSessions:
     def demands(self) -> dict[str, GpuDemand]:
         """Return what sessions hold of each GPU."""
         return {} if self._service is None else self._service.manager.demands()
+
+    def shares(self) -> dict[str, tuple[GpuShare, ...]]:
+        """Return what each session holds, by its ID."""
+        if self._service is None:
+            return {}
+        return {session.id: session.shares for session in self._service.manager.sessions.values()}
 
     def status(self) -> MachineStatus | None:
         """Describe the sessions; None before the first command."""

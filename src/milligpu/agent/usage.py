@@ -13,17 +13,17 @@ from milligpu.agent.attachment import Attachment
 from milligpu.agent.attachments import AttachmentStore
 from milligpu.agent.gpus import GpuWatch
 from milligpu.agent.pod_processes import pod_uid_of_process
+from milligpu.agent.samples import MeasuredGpu, gpu_sample, scaled, share_sample
 from milligpu.metrics.node import GpuSample, ShareSample
 from milligpu.model.footprint import NO_DEMAND, GpuDemand
-from milligpu.model.gpu import Gpu, GpuState
-from milligpu.model.units import BYTES_PER_MIB, WHOLE
-from milligpu.nvml.readings import GpuProcess, GpuReading
+from milligpu.model.gpu import Gpu
+from milligpu.model.units import BYTES_PER_MIB
+from milligpu.nvml.readings import GpuProcess
 from milligpu.sessions.status import process_usages
+from milligpu.tenancy.energy import EnergyAccounts
 from milligpu.tenancy.tenants import Tenants
 from milligpu.tenancy.usage import share_usage
 from milligpu.wire.status import STATUS, GpuStatus, MachineStatus, ProcessUsage, ShareUsage, gpu_utilization
-
-_NS = 1e9
 
 
 class UsageReader:
@@ -38,6 +38,7 @@ class UsageReader:
         tenants: Tenants,
         sessions: Callable[[], MachineStatus | None],
         demands: Callable[[], Mapping[str, GpuDemand]],
+        energy: EnergyAccounts,
     ) -> None:
         """`sessions` is the status of this node's sessions, None without any; `demands` is what pods hold."""
         self._node = node
@@ -46,6 +47,7 @@ class UsageReader:
         self._tenants = tenants
         self._sessions = sessions
         self._demands = demands
+        self._energy = energy
 
     def status(self, pods: Mapping[str, NodePod]) -> MachineStatus:
         """Describe the GPUs, and every container and session on them."""
@@ -77,7 +79,12 @@ class UsageReader:
         found = [(each, pods.get(each.holder.uid)) for each in self._attachments.held.values()]
         containers = [use for each, pod in found if pod is not None for use in self._of(each, pod)]
         sessions = self._sessions()
-        return containers + (sessions.shares if sessions is not None else [])
+        return containers + [self._with_energy(use) for use in (sessions.shares if sessions is not None else ())]
+
+    def _with_energy(self, use: ShareUsage) -> ShareUsage:
+        """Add the energy of a session, which is its service's business nowhere else."""
+        energy = self._energy.holder(use.gpu, use.session)
+        return use if energy is None else msgspec.structs.replace(use, energy=energy.joules, power=energy.watts)
 
     def _of(self, attached: Attachment, pod: NodePod) -> Iterable[ShareUsage]:
         uses = self._tenants.uses(attached.name)
@@ -90,6 +97,7 @@ class UsageReader:
                 uses[number] if number < len(uses) else None,
                 memory_used=sum((each.memory or 0) * BYTES_PER_MIB for each in processes) if whole else None,
                 utilization=sum(each.utilization or 0.0 for each in processes) if whole else None,
+                energy=self._energy.holder(held.gpu, attached.name),
                 namespace=pod.ref.namespace,
                 pod=pod.ref.name,
                 container=attached.holder.container,
@@ -122,69 +130,35 @@ class UsageReader:
             max(0, gpu.allocatable_mib - taken.mib),
             state=gpu.state.value,
             message=gpu.message,
-            memory_used=None if reading is None else reading.memory_used * BYTES_PER_MIB,
+            memory_used=None if reading is None else reading.memory_used_bytes,
             utilization=gpu_utilization(usages, gpu.uuid, gpu.milli),
             policy=gpu.policy,
             temperature=None if reading is None else reading.vitals.temperature,
-            power=None if reading is None else _scaled(reading.milliwatts, 1000),
+            power=None if reading is None else scaled(reading.milliwatts, 1000),
+            throttled=self._throttled(gpu.uuid),
         )
 
-    def gpu_samples(self) -> dict[str, GpuSample]:
-        """Return the samples for the metrics of GPUs, by UUID."""
-        readings = self._gpus.readings
-        return {
-            gpu.uuid: _gpu_sample(index, gpu, self._node, readings.get(gpu.uuid), self._gpus.xids.get(gpu.uuid, 0))
-            for index, gpu in enumerate(self._gpus.gpus.values())
+    def _throttled(self, uuid: str) -> dict[str, float] | None:
+        times = self._gpus.throttle_times.times.get(uuid)
+        return None if times is None else {str(reason): seconds for reason, seconds in times.seconds.items()}
+
+    def samples(self, pods: Mapping[str, NodePod]) -> tuple[list[GpuSample], list[ShareSample]]:
+        """Return the samples for the metrics of GPUs, and of containers and sessions."""
+        usages, known = self.usages(pods), self._gpus.gpus
+        gpus = {
+            gpu.uuid: gpu_sample(self._measured(index, gpu), [use for use in usages if use.gpu == gpu.uuid])
+            for index, gpu in enumerate(known.values())
         }
+        shares = [share_sample(use, gpus[use.gpu], known[use.gpu]) for use in usages if use.gpu in gpus]
+        return list(gpus.values()), shares
 
-    def share_samples(self, pods: Mapping[str, NodePod]) -> list[ShareSample]:
-        """Return the samples for the metrics of containers and sessions."""
-        gpus = self.gpu_samples()
-        return [
-            _share_sample(use, gpus[use.gpu], self._gpus.gpus[use.gpu])
-            for use in self.usages(pods)
-            if use.gpu in gpus
-        ]
-
-
-def _gpu_sample(index: int, gpu: Gpu, node: str, reading: GpuReading | None, xids: int) -> GpuSample:
-    gauges: dict[str, float | None] = {"milligpu_gpu_memory_total_bytes": gpu.mib * BYTES_PER_MIB}
-    counters: dict[str, float | None] = {"milligpu_gpu_xid_errors": xids}
-    if reading is not None:
-        gauges |= {
-            "milligpu_gpu_utilization_ratio": _scaled(reading.utilization, 100),
-            "milligpu_gpu_memory_used_bytes": reading.memory_used * BYTES_PER_MIB,
-            "milligpu_gpu_temperature_celsius": reading.vitals.temperature,
-            "milligpu_gpu_power_watts": _scaled(reading.milliwatts, 1000),
-            "milligpu_gpu_clock_hertz": _scaled(reading.clock_mhz, 1e-6),
-        }
-        counters |= {
-            "milligpu_gpu_energy_joules": _scaled(reading.millijoules, 1000),
-            "milligpu_gpu_ecc_corrected": reading.ecc_corrected,
-            "milligpu_gpu_ecc_uncorrected": reading.vitals.ecc_uncorrected,
-        }
-    throttled = frozenset(map(str, reading.throttled)) if reading else frozenset[str]()
-    return GpuSample(index, gpu.uuid, gpu.model, node, gpu.state is GpuState.OK, gauges, counters, throttled)
-
-
-def _share_sample(use: ShareUsage, sample: GpuSample, gpu: Gpu) -> ShareSample:
-    gauges: dict[str, float | None] = {
-        "share_ratio": use.milli / WHOLE,
-        "limit_ratio": use.limit / WHOLE,
-        "memory_limit_bytes": use.memory_limit,
-        "memory_used_bytes": use.memory_used,
-        "memory_peak_bytes": use.memory_peak,
-        "on_unhealthy_gpu": float(gpu.state is GpuState.UNHEALTHY),
-    }
-    counters: dict[str, float | None] = {
-        "gpu_seconds": _scaled(use.gpu_time_ns, _NS),
-        "waiting_seconds": _scaled(use.waiting_ns, _NS),
-        "throttled_seconds": _scaled(use.throttled_ns, _NS),
-        "out_of_memory": use.refusals,
-    }
-    owner = (use.session,) if use.session else (use.namespace, use.pod, use.container)
-    return ShareSample(sample, owner, gauges, counters)
-
-
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value / by
+    def _measured(self, index: int, gpu: Gpu) -> MeasuredGpu:
+        return MeasuredGpu(
+            index,
+            gpu,
+            self._node,
+            self._gpus.readings.get(gpu.uuid),
+            self._gpus.xids.get(gpu.uuid, 0),
+            self._gpus.throttle_times.times.get(gpu.uuid),
+            self._energy.gpus.get(gpu.uuid),
+        )

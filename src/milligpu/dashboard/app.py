@@ -66,14 +66,14 @@ class DashboardApp:
         self._collector = collector
         self._access = access
         self._explain = explain
-        self._templates = Environment(
+        self.templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=select_autoescape(default=True),
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(FILTERS)
+        self.templates.filters.update(FILTERS)
 
     def asgi(self) -> Starlette:
         """Return the application for a server."""
@@ -154,7 +154,7 @@ class DashboardApp:
     def _render(
         self, template: str, request: Request, visit: Visit, section: str, context: Mapping[str, Any]
     ) -> Response:
-        text = self._templates.get_template(template).render(
+        text = self.templates.get_template(template).render(
             version=__version__,
             picture=visit.picture,
             rights=visit.rights,
@@ -176,7 +176,7 @@ class DashboardApp:
         return answer
 
     def _login_page(self, request: Request, problem: str, status: int) -> Response:
-        text = self._templates.get_template("login.html").render(
+        text = self.templates.get_template("login.html").render(
             problem=problem, tokens=self._access.takes_tokens, path=request.url.path
         )
         return HTMLResponse(text, status)

@@ -1,9 +1,10 @@
 """The process behind `milligpu dashboard`: collector, pages and server."""
 
 import asyncio
+import signal
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from milligpu.dashboard.access import DashboardAccess, TokenRights, ViewRights
 from milligpu.dashboard.app import DashboardApp
 from milligpu.dashboard.collector import Collector
 from milligpu.dashboard.hosts import KnownHosts
+from milligpu.dashboard.report import report
 from milligpu.history.store import HistoryStore
 from milligpu.kube import config, fetch
 from milligpu.model.errors import Unavailable
@@ -38,6 +40,23 @@ class DashboardSettings:
     interval_s: float
     history: Path
     prices: Prices
+    save: Path | None = None
+    """Where to write a report at the end."""
+
+
+class _StoppableServer(uvicorn.Server):
+    """Ends after a signal instead of dying of it, so that what was measured can be saved."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, self._stop)
+        yield
+
+    def _stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def serve_dashboard(settings: DashboardSettings, *, say: Callable[[str], None]) -> None:
@@ -78,9 +97,10 @@ async def _serve(settings: DashboardSettings, listener: socket.socket, say: Call
     explain = partial(explained, settings.kubeconfig) if settings.cluster else None
     await collector.collect()
     port = listener.getsockname()[1]
-    app = DashboardApp(collector, access, explain=explain).asgi()
+    dashboard = DashboardApp(collector, access, explain=explain)
+    app = dashboard.asgi()
     guarded = app if settings.tokens else KnownHosts(app, port)
-    server = uvicorn.Server(
+    server = _StoppableServer(
         uvicorn.Config(
             guarded,
             log_level="warning",
@@ -103,6 +123,9 @@ async def _serve(settings: DashboardSettings, listener: socket.socket, say: Call
         collecting.cancel()
         with suppress(asyncio.CancelledError):
             await collecting
+        if settings.save is not None:
+            settings.save.parent.mkdir(parents=True, exist_ok=True)
+            settings.save.write_text(report(collector, dashboard.templates), encoding="utf-8")
         store.close()
 
 

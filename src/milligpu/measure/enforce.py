@@ -45,6 +45,8 @@ class CaseResult:
     """How much longer the launch takes with the limits library, while the tenant holds the lease."""
     launch_ns_over_bare_one_core: float | None = None
     """The same for a program whose threads all run on one core."""
+    times_ideal: float | None = None
+    """How many times as long a step of a program on several GPUs takes as on GPUs that are divided without loss."""
     late_launches: int = 0
     """Launches that the CPU of this machine finished too late for the modeled GPU."""
     tries: int = 1
@@ -113,6 +115,8 @@ CASES = (
         policy=SharePolicy.FIXED,
     ),
 )
+COLLECTIVES = {"collectives": _shares(500, 500), "collectives of three tenants": _shares(333, 333, 333)}
+_STEP = (f"kernel={MIDDLE}", "count=10", "members=2")
 _REQUESTS = ("requests", "kernel=100", "count=20", "load=30")
 
 
@@ -239,12 +243,39 @@ def run_latency(testbed: Testbed) -> CaseResult:
     )
 
 
+def run_collectives(testbed: Testbed, name: str, shares: Sequence[Share]) -> CaseResult:
+    """Programs on two GPUs, each with one process per GPU and a barrier per step, compared with one alone."""
+    step_ms: list[float] = []
+    for tenants in ((None,), tuple(range(len(shares)))):
+        testbed.tenants(shares, gpus=2)
+        pids: list[list[int]] = []
+        for tenant in tenants:
+            team = str(testbed.new_file())
+            pids.append([testbed.start(tenant, "steps", team, *_STEP, f"gpu={gpu}").pid for gpu in range(2)])
+        samples, cpu = _watch(testbed, _MEASURED_NS // 2)
+        reports = testbed.stop()[::2]
+        step_ms.append(max(report.seconds / report.answers for report in reports))
+    measured = [used_percent(samples[0], samples[-1], mine) / 2 for mine in pids]
+    alone, shared = step_ms
+    return CaseResult(
+        name,
+        [each.milli / 10 for each in shares],
+        [round(each, 2) for each in measured],
+        idle_percent=round(100 - sum(measured), 2),
+        arbiter_cpu_percent=round(cpu, 3),
+        times_ideal=round(shared / alone / len(shares), 3),
+        late_launches=testbed.late_launches(),
+    )
+
+
 CaseRunner = Callable[[Testbed], CaseResult]
 
 
 def cases() -> dict[str, CaseRunner]:
     """All cases by name, in order."""
     found: dict[str, CaseRunner] = {case.name: lambda testbed, case=case: run(testbed, case) for case in CASES}
+    for name, shares in COLLECTIVES.items():
+        found[name] = lambda testbed, name=name, shares=shares: run_collectives(testbed, name, shares)
     found["alone with a full share"] = run_alone
     found["requests of high priority beside training"] = run_latency
     return found

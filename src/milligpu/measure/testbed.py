@@ -1,10 +1,11 @@
-"""A software GPU in modeled time, an arbiter, tenants with shares of the GPU, and programs of known load."""
+"""Software GPUs in modeled time, an arbiter, tenants with shares of the GPU, and programs of known load."""
 
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from milligpu.model.policy import SharePolicy
 from milligpu.model.request import Share
 from milligpu.model.units import WHOLE, Mib, Milli
 from milligpu.native import library
-from milligpu.softgpu.models import DEFAULT_MODEL
+from milligpu.softgpu.models import DEFAULT_MODEL, find_model
 from milligpu.softgpu.start import (
     SoftgpuPaths,
     SoftgpuSpec,
@@ -31,15 +32,16 @@ from milligpu.tenancy.time_slots import divide_frame
 from milligpu.wire.limits import GpuLimits, LimitsPage
 
 _MEMORY = Mib(1024)
+_GPUS = 2
 # The lowest real-time priority: everything that is measured has it, the arbiter included.
 _PRIORITY = 1
 # If the GPU takes longer than this to answer, the time of the sample is too uncertain.
 _SLOW_ANSWER_NS = 5_000_000
 
 
-def compute_share(milli: int, limit: int = WHOLE) -> Share:
-    """A share of the testbed's GPU; memory is not measured, so all shares have the same."""
-    return Share(Milli(milli), _MEMORY, Milli(limit))
+def compute_share(milli: int, limit: int = WHOLE, mib: Mib = _MEMORY) -> Share:
+    """A share of the testbed's GPU; where memory is not measured, all shares have the same."""
+    return Share(Milli(milli), mib, Milli(limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,9 @@ def raise_priority(*, urgent: bool = True) -> bool:
 class Testbed:
     """The GPU, tenants and programs of one measurement."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: str = DEFAULT_MODEL) -> None:
         self.arbiter = Arbiter()
+        self.model = find_model(model)
         self._softgpu = folder / "softgpu"
         self._folder = folder
         self._tenants: list[tuple[TenantFolder, LimitsPage, int]] = []
@@ -141,10 +144,10 @@ class Testbed:
         start_daemon(
             self._softgpu,
             SoftgpuPaths.from_env(os.environ).cache,
-            SoftgpuSpec(1, DEFAULT_MODEL, None, speed=1.0),
+            SoftgpuSpec(_GPUS, model, None, speed=1.0),
             watch=os.getpid(),
         )
-        self._uuid: str = read_state(self._softgpu)[0]["uuid"]
+        self._uuids: list[str] = [gpu["uuid"] for gpu in read_state(self._softgpu)]
 
     def close(self) -> None:
         self.kill()
@@ -157,8 +160,14 @@ class Testbed:
         *,
         policy: SharePolicy = SharePolicy.BEST_EFFORT,
         priorities: Sequence[int] = (),
+        context_bytes: int = 1,
+        gpus: int = 1,
     ) -> None:
-        """Replace all tenants: one for each share, with GPU priority 0 unless `priorities` has another."""
+        """Replace all tenants: one for each share, with GPU priority 0 unless `priorities` has another.
+
+        Each has its share on each of the first `gpus` GPUs. `context_bytes` is what a CUDA context counts against a
+        tenant's memory.
+        """
         for _, _, number in self._tenants:
             self.arbiter.remove(number)
         self._tenants = []
@@ -166,17 +175,20 @@ class Testbed:
         slots = divide_frame([(str(at), share.milli) for at, share in enumerate(shares)], policy)
         for at, share in enumerate(shares):
             slot = slots[str(at)]
-            gpu = GpuLimits(
-                self._uuid,
-                share.milli,
-                share.limit,
-                share.mib << 20,
-                policy,
-                slot.start_us,
-                slot.length_us,
-                context_bytes=1,
+            limits = tuple(
+                GpuLimits(
+                    uuid,
+                    share.milli,
+                    share.limit,
+                    share.mib << 20,
+                    policy,
+                    slot.start_us,
+                    slot.length_us,
+                    context_bytes=context_bytes,
+                )
+                for uuid in self._uuids[:gpus]
             )
-            page = LimitsPage((gpu,), priorities[at] if priorities else 0)
+            page = LimitsPage(limits, priorities[at] if priorities else 0)
             session = Path(tempfile.mkdtemp(dir=self._folder))
             (session / CUDA).symlink_to(library(f"enforce/{CUDA}"))
             drivers = DriverLibraries(library(f"softgpu/{CUDA}"), library(f"softgpu/{NVML}"))
@@ -193,6 +205,10 @@ class Testbed:
     def account(self, tenant: int) -> LeaseUse:
         """The GPU time that the arbiter has counted for the tenant."""
         return self.arbiter.accounts(self._tenants[tenant][2])[0]
+
+    def new_file(self) -> Path:
+        """A name for a file that programs share."""
+        return Path(tempfile.mkdtemp(dir=self._folder)) / "shared"
 
     def folder(self, tenant: int) -> Path:
         """The tenant's directory, by which the arbiter identifies it."""
@@ -236,24 +252,32 @@ class Testbed:
         self._programs = []
 
     def sample(self, clock: Clock) -> BusySample:
-        """How long the GPU has been busy with each process so far."""
+        """How long the GPUs have been busy with each process so far."""
         while True:
             before = clock()
-            gpu = read_state(self._softgpu)[0]
+            gpus = read_state(self._softgpu)
             after = clock()
             if after - before <= _SLOW_ANSWER_NS:
-                busy = {process["pid"]: process["busy_ns"] for process in gpu["processes"]}
+                busy: Counter[int] = Counter()
+                for process in (each for gpu in gpus for each in gpu["processes"]):
+                    busy[process["pid"]] += process["busy_ns"]
                 return BusySample((before + after) // 2, busy)
+
+    def processes(self) -> dict[int, tuple[int, int]]:
+        """GPU time in nanoseconds and memory in bytes of every process, by PID."""
+        gpu = read_state(self._softgpu)[0]
+        return {each["pid"]: (each["busy_ns"], each["memory"]) for each in gpu["processes"]}
 
     def late_launches(self) -> int:
         """Launches of these tenants that the CPU could not run in time; with many, the figures are not exact."""
-        return read_state(self._softgpu)[0]["late"]["launches"] - self._late_before
+        return sum(gpu["late"]["launches"] for gpu in read_state(self._softgpu)) - self._late_before
 
 
 @contextmanager
-def open_testbed() -> Generator[Testbed]:
+def open_testbed(model: str = DEFAULT_MODEL) -> Generator[Testbed]:
+    """Start a software GPU of this model, and stop it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="milligpu-measure-"))
-    testbed = Testbed(folder)
+    testbed = Testbed(folder, model)
     try:
         yield testbed
     finally:

@@ -25,6 +25,9 @@ class GpuSample:
     throttled: frozenset[str] = frozenset()
     violations: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many the audit found, by kind."""
+    throttle_source: str = ""
+    throttled_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By reason; from the driver's counters or from samples, as `throttle_source` says."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -51,12 +54,35 @@ class ShareSample:
 
 GPU_HELP = {
     "milligpu_gpu_utilization_ratio": "Fraction of the time in which anything ran on the GPU",
+    "milligpu_gpu_memory_utilization_ratio": "Fraction of the time in which the GPU's memory was read or written",
+    "milligpu_gpu_encoder_utilization_ratio": "Fraction of the time in which the GPU's video encoder worked",
+    "milligpu_gpu_decoder_utilization_ratio": "Fraction of the time in which the GPU's video decoder worked",
     "milligpu_gpu_memory_used_bytes": "Memory in use on the GPU",
     "milligpu_gpu_memory_total_bytes": "Memory of the GPU",
+    "milligpu_gpu_unallocated_memory_bytes": "Memory of the GPU that no container or session holds",
+    "milligpu_gpu_capacity_ratio": "Compute of the GPU in GPUs: 1, or less for a vGPU",
+    "milligpu_gpu_unallocated_ratio": "Compute of the GPU that no container or session holds, in GPUs",
+    "milligpu_gpu_shared_seconds": "GPU time that passed while no holder had the whole GPU",
+    "milligpu_gpu_idle_seconds": "Part of the shared time that no container or session was charged",
     "milligpu_gpu_temperature_celsius": "Temperature of the GPU",
+    "milligpu_gpu_slowdown_temperature_celsius": "Temperature at which the GPU reduces its clocks",
     "milligpu_gpu_power_watts": "Power that the GPU draws",
+    "milligpu_gpu_power_limit_watts": "Power that the GPU may draw",
     "milligpu_gpu_clock_hertz": "Clock of the GPU's multiprocessors",
+    "milligpu_gpu_memory_clock_hertz": "Clock of the GPU's memory",
     "milligpu_gpu_energy_joules": "Energy that the GPU used since its driver was loaded",
+    "milligpu_gpu_unallocated_energy_joules": "Part of the GPU's energy that no container or session is charged",
+    "milligpu_gpu_pcie_sent_bytes_per_second": "Bytes that the GPU sends over PCIe, sampled by the driver",
+    "milligpu_gpu_pcie_received_bytes_per_second": "Bytes that the GPU receives over PCIe, sampled by the driver",
+    "milligpu_gpu_pcie_sent_bytes": "Bytes that the GPU sent over PCIe",
+    "milligpu_gpu_pcie_received_bytes": "Bytes that the GPU received over PCIe",
+    "milligpu_gpu_pcie_replays": "Packets that the GPU's PCIe link sent again",
+    "milligpu_gpu_nvlink_sent_bytes": "Bytes that the GPU sent over all its NVLinks",
+    "milligpu_gpu_nvlink_received_bytes": "Bytes that the GPU received over all its NVLinks",
+    "milligpu_gpu_remapped_rows_corrected": "Rows of memory that were replaced because of corrected errors",
+    "milligpu_gpu_remapped_rows_uncorrected": "Rows of memory that were replaced because of uncorrected errors",
+    "milligpu_gpu_remapped_rows_pending": "Whether a row of memory is replaced with the next reset",
+    "milligpu_gpu_remapped_rows_failed": "Whether a row of memory could not be replaced",
     "milligpu_gpu_ecc_corrected": "Memory errors that the GPU corrected since its last reset",
     "milligpu_gpu_ecc_uncorrected": "Memory errors that the GPU could not correct since its last reset",
     "milligpu_gpu_xid_errors": "Errors that the driver reported since the agent started",
@@ -69,10 +95,12 @@ SHARE_HELP = {
     "memory_limit_bytes": "GPU memory that the {holder} is granted",
     "memory_used_bytes": "GPU memory in use by the {holder}",
     "memory_peak_bytes": "Most GPU memory that the {holder} ever used at once",
+    "power_watts": "Power that the {holder} is charged, within the last seconds",
     "on_unhealthy_gpu": "Whether the GPU that the {holder} holds is unhealthy",
     "gpu_seconds": "GPU time that the {holder} was charged",
     "waiting_seconds": "Time in which the {holder} wanted the GPU while another tenant had it",
     "throttled_seconds": "Part of the waiting time: the {holder} had reached its own limit",
+    "energy_joules": "Energy: part of the GPU's idle energy, and what it used more while the {holder} had it",
     "out_of_memory": "Allocations that exceeded the memory limit of the {holder}",
 }
 """The metrics of a container (`milligpu_container_...`) and of a session (`milligpu_session_...`)."""
@@ -82,6 +110,7 @@ def families(gpus: Sequence[GpuSample], shares: Sequence[ShareSample]) -> Iterat
     """Make all metric families for one scrape."""
     yield _healthy(gpus)
     yield _throttled(gpus)
+    yield _throttled_seconds(gpus)
     yield from _violations(gpus)
     yield from _numbers(_GPU, gpus, lambda name: (name, GPU_HELP[name]))
     for holder, labels in (("container", _CONTAINER), ("session", _SESSION)):
@@ -106,6 +135,15 @@ def _throttled(gpus: Iterable[GpuSample]) -> Metric:
     for gpu in gpus:
         for reason in sorted(gpu.throttled):
             family.add_metric((*gpu.labels, reason), 1.0)
+    return family
+
+
+def _throttled_seconds(gpus: Iterable[GpuSample]) -> Metric:
+    text = "Time in which the GPU's clocks were held down, by reason and by where the time comes from"
+    family = CounterMetricFamily("milligpu_gpu_throttled_seconds", text, labels=(*_GPU, "reason", "source"))
+    for gpu in gpus:
+        for reason, seconds in sorted(gpu.throttled_seconds.items()):
+            family.add_metric((*gpu.labels, reason, gpu.throttle_source), seconds)
     return family
 
 

@@ -25,6 +25,8 @@ _ROOM, _STEP = 1.2, 0.05
 _STARVED_FROM = 0.25
 # Idle GPUs of today's servers draw 10 to 60 W; more than this for no work is worth a look.
 _IDLE_WATTS = 100.0
+# A GPU is throttled if its clocks were reduced for this fraction of the time.
+_THROTTLED_FROM = 0.1
 _SECONDS_MIN = 5.0
 """Fewer measured seconds allow no verdict."""
 
@@ -36,6 +38,7 @@ class Verdict(StrEnum):
     IDLE = "idle"
     STARVED = "starved"
     OVERSIZED = "oversized"
+    THROTTLED = "throttled"
     INEFFICIENT = "inefficient"
     BAD_TASK = "bad-task"
     UNHEALTHY = "unhealthy"
@@ -72,6 +75,7 @@ def needs_attention(found: Sequence[Advice]) -> list[Advice]:
     order = [
         Verdict.UNHEALTHY,
         Verdict.BAD_TASK,
+        Verdict.THROTTLED,
         Verdict.STARVED,
         Verdict.IDLE,
         Verdict.OVERSIZED,
@@ -133,6 +137,11 @@ def _gpu(picture: Picture, gpu: GpuStatus, line: HistoryLine | None) -> Advice:
         return say(Verdict.UNKNOWN, f"only {seconds:.0f} s of measurements so far")
     over = _time(seconds)
     watts, used = _mean(line.values("power")), _mean(line.values("used"))
+    slowed = _mean(line.values("throttled"))
+    if slowed >= _THROTTLED_FROM and gpu.throttled:
+        reason = max(gpu.throttled, key=gpu.throttled.__getitem__)
+        text = f"lost {slowed:.0%} of the last {over} to reduced clocks; most of it so far: {reason}"
+        return say(Verdict.THROTTLED, text, "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE")
     if watts >= _IDLE_WATTS and used < _IDLE_BELOW:
         return say(Verdict.INEFFICIENT, f"draws {watts:.0f} W and did no work for {over}")
     cards = gpu.milli / WHOLE

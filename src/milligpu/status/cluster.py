@@ -24,6 +24,7 @@ from milligpu.wire.status import (
     MachineStatus,
     ProcessUsage,
     ShareUsage,
+    Violation,
     decode_status,
     gpu_utilization,
 )
@@ -56,6 +57,8 @@ class ClusterStatus:
     shares: Sequence[ShareUsage]
     waiting: Sequence[WaitingPod]
     processes: Sequence[ProcessUsage] = ()
+    violations: Sequence[Violation] = ()
+    """Those that the agents' audits find now."""
     problems: Sequence[str] = ()
     """What a reader must know to understand the numbers, one sentence each."""
 
@@ -86,7 +89,15 @@ def read_cluster_status(kubeconfig: str | None, namespace: str | None = None) ->
     ]
     shown = [each for each in shares if namespace in {None, each.namespace}]
     problems = _silent(state, silent) + [describe_unreadable(entry) for entry in state.unreadable_grants()]
-    return ClusterStatus(_gpus(state, shares, machines), shown, waiting, _processes(machines, namespace), problems)
+    violations = [each for machine in machines.values() for each in machine.violations]
+    return ClusterStatus(
+        _gpus(state, shares, machines),
+        shown,
+        waiting,
+        _processes(machines, namespace),
+        violations if namespace is None else (),
+        problems,
+    )
 
 
 def pod_only(status: ClusterStatus, namespace: str, pod: str) -> ClusterStatus:
@@ -148,6 +159,8 @@ def _container(
         waiting_ns=use.waiting_ns,
         throttled_ns=use.throttled_ns,
         refusals=use.refusals,
+        energy=use.energy,
+        power=use.power,
     )
 
 
@@ -196,6 +209,7 @@ def _gpus(
                     memory_used=reading.memory_used if reading else None,
                     temperature=reading.temperature if reading else None,
                     power=reading.power if reading else None,
+                    throttled=reading.throttled if reading else None,
                 )
             )
     return found

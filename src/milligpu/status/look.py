@@ -77,5 +77,6 @@ def picture_of_cluster(status: ClusterStatus, at: float, name: str) -> Picture:
             for place, each in enumerate(status.waiting, 1)
         ],
         processes=status.processes,
+        violations=status.violations,
         problems=status.problems,
     )

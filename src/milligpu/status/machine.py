@@ -7,7 +7,6 @@ import msgspec
 
 from milligpu.model.errors import BadRequest, Unavailable
 from milligpu.model.gpu import Gpu
-from milligpu.model.units import BYTES_PER_MIB
 from milligpu.nvml.readings import GpuReading
 from milligpu.sessions.client import SessionClient
 from milligpu.sessions.gpu_source import LocalGpuSource
@@ -91,7 +90,7 @@ def _gpu(index: int, gpu: Gpu, reading: GpuReading | None) -> GpuStatus:
         return found
     return msgspec.structs.replace(
         found,
-        memory_used=reading.memory_used * BYTES_PER_MIB,
+        memory_used=reading.memory_used_bytes,
         utilization=None if reading.utilization is None else reading.utilization / 100,
         temperature=reading.vitals.temperature,
         power=None if reading.milliwatts is None else reading.milliwatts / 1000,

@@ -50,7 +50,7 @@ def explain_pod(client: Any, namespace: str, name: str) -> PodExplanation:
         text += explain_resize_of_pod(client, pod)
     elif not pod.spec.wants_gpu:
         state, text = "no-gpu", "the pod asks for no GPU; `kubectl describe pod` shows why it waits"
-    elif pod.spec.queue and pod.queued:
+    elif pod.spec.takes_turns and pod.queued:
         state, text = "queued", _explain_queued(client, pod)
     elif pod.gated:
         state, text = "gated", "the pod has scheduling gates; the scheduler ignores it until they are removed"
@@ -152,7 +152,7 @@ def _explain_queued(client: Any, pod: ObservedPod) -> str:
             for reason in (EventReason.QUEUE_GONE, EventReason.QUEUED)
             for message in fetch.event_messages(client, pod.spec.pod.namespace, pod.uid, reason)
         ]
-        return events[-1] if events else f"the pod waits in queue {pod.spec.queue}; no event about it yet"
+        return events[-1] if events else "the pod waits for its turn; no event about it yet"
     return read_overview(client, state).explain(pod.uid)
 
 

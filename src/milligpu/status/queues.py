@@ -9,7 +9,8 @@ from milligpu.cluster.state import ClusterState
 from milligpu.kube import fetch
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu_queue import GpuQueue
-from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line
+from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line, queue_of
+from milligpu.queues.order import QueueState
 from milligpu.queues.standing import Standing, describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
 from milligpu.status.state import read_state
@@ -101,8 +102,8 @@ class QueueOverview:
         if entry in self._view.stray:
             return describe_stray(entry, self.problems.get(entry.spec.queue, ""))
         if uid in self._admitted:
-            return f"its turn in {entry.spec.queue} has come: the scheduler will place it on {entry.node}"
-        found = self._standings(self.queues[entry.spec.queue])
+            return f"its turn has come: the scheduler will place it on {entry.node}"
+        found = self._standings(self._view.lines.queues[queue_of(entry)])
         return next(each.message for each in found if each.pod.name == uid)
 
     def _standings(self, queue: GpuQueue) -> list[Standing]:
@@ -139,7 +140,8 @@ class QueueOverview:
 
     def _user_statuses(self) -> list[QueueUserStatus]:
         found: list[QueueUserStatus] = []
-        for name, state in self._view.lines.state.items():
+        for name in self._names:
+            state = self._view.lines.state.get(name, QueueState())
             for user in sorted({*state.users, *state.lines}):
                 usage = state.users.get(user, DecayedUsage(at=self._now)).until(self._now)
                 waiting = len(state.lines.get(user, ()))

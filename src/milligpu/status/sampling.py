@@ -21,12 +21,19 @@ class _Counters:
     throttled_ns: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _GpuCounters:
+    at: float
+    throttled_s: float | None
+
+
 class Sampler:
     """Remembers the counters of the previous picture."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval = interval_s
         self._before: dict[str, _Counters] = {}
+        self._gpus_before: dict[str, _GpuCounters] = {}
         self._at: float | None = None
 
     def sample(self, picture: Picture) -> dict[str, HistorySample]:
@@ -43,9 +50,11 @@ class Sampler:
             counters[key], found[key] = now, sample
             if not isnan(sample.values[0]):
                 used.setdefault(use.gpu, []).append(sample.values[0])
+        slowed = {gpu.uuid: _GpuCounters(picture.at, throttled_seconds(gpu)) for gpu in picture.gpus}
         for gpu in picture.gpus:
-            found[gpu_key(gpu.uuid)] = _gpu(gpu, used.get(gpu.uuid), seconds)
-        self._before, self._at = counters, picture.at
+            throttled = _slowed(slowed[gpu.uuid], self._gpus_before.get(gpu.uuid))
+            found[gpu_key(gpu.uuid)] = _gpu(gpu, used.get(gpu.uuid), seconds, throttled)
+        self._before, self._gpus_before, self._at = counters, slowed, picture.at
         return found
 
 
@@ -71,7 +80,19 @@ def _rate(later: int | None, earlier: int | None, now: _Counters, before: _Count
     return (later - earlier) / _NS / (now.at - before.at)
 
 
-def _gpu(gpu: GpuStatus, used: list[float] | None, seconds: float) -> HistorySample:
+def throttled_seconds(gpu: GpuStatus) -> float | None:
+    """Seconds in which a GPU's clocks were reduced; reasons hold at the same time, so the longest one counts."""
+    return None if gpu.throttled is None else max(gpu.throttled.values(), default=0.0)
+
+
+def _slowed(now: _GpuCounters, before: _GpuCounters | None) -> float:
+    if before is None or now.throttled_s is None or before.throttled_s is None or now.at <= before.at:
+        return UNKNOWN
+    grown = now.throttled_s - before.throttled_s
+    return UNKNOWN if grown < 0 else min(1.0, grown / (now.at - before.at))
+
+
+def _gpu(gpu: GpuStatus, used: list[float] | None, seconds: float, throttled: float) -> HistorySample:
     now = sum(used) if used else used_of_card(gpu, ())
     values = (
         UNKNOWN if now is None else now,
@@ -79,6 +100,6 @@ def _gpu(gpu: GpuStatus, used: list[float] | None, seconds: float) -> HistorySam
         UNKNOWN if gpu.memory_used is None else float(gpu.memory_used),
         UNKNOWN if gpu.power is None else gpu.power,
         UNKNOWN if gpu.temperature is None else float(gpu.temperature),
-        UNKNOWN,
+        throttled,
     )
     return HistorySample(seconds, values, {"model": gpu.model, "node": gpu.node, "cards": f"{gpu.milli / WHOLE:g}"})

@@ -17,4 +17,4 @@ def read_state(client: Any) -> ClusterState:
 def state_of(client: Any, nodes: list[KubeNode], pods: list[KubePod]) -> ClusterState:
     """As `read_state`, of nodes and pods that were listed before."""
     named = any(names.CLASS in (pod.metadata.annotations or {}) for pod in pods)
-    return read_cluster(nodes, pods, fetch.list_classes(client) if named else ())
+    return read_cluster(nodes, pods, fetch.list_classes(client) if named else (), fetch.list_servers(client))
