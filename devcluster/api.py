@@ -1,5 +1,6 @@
 """What lightkube needs to be used from threads and under strict types."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
@@ -41,6 +42,15 @@ def list_in(client: Client, kind: type[Namespaced], namespace: str | None) -> li
 def read_json(client: Client, path: str) -> Any:
     """An object or a list as the API server writes it; for loops, as every kubectl takes CPU time to start."""
     answer: Any = cast(Any, client)._client._client.get(path)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def send_json(client: Client, method: str, path: str, body: object, kind: str = "application/json") -> Any:
+    """Send an object or a patch to any path, such as a subresource, and return the answer."""
+    answer: Any = cast(Any, client)._client._client.request(
+        method, path, content=json.dumps(body), headers={"content-type": kind}
+    )
     answer.raise_for_status()
     return answer.json()
 

@@ -29,7 +29,7 @@ from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
 from devcluster.node import Node
 from devcluster.pki import KUBELET_CLIENT, KWOK_USER
-from devcluster.process import Process
+from devcluster.process import GARBAGE, Process
 from devcluster.record import Clusters, Record
 from devcluster.report import Report, to_nobody
 from devcluster.wait import until
@@ -179,6 +179,7 @@ class Cluster:
             "PATH": os.environ.get("PATH", ""),
             "HOME": str(self.folder),
             "KUBECONFIG": str(self.kubeconfig),
+            **GARBAGE,
         }
         done = subprocess.run(
             [str(self._kube / "kubectl"), *arguments],
@@ -192,15 +193,33 @@ class Cluster:
             raise DevclusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    def add_node(self, name: str = "", *, labels: Mapping[str, str] | None = None) -> Node:
-        """Add a real node and wait until it is Ready and has the local images."""
+    def add_node(
+        self,
+        name: str = "",
+        *,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Taint] = (),
+        archives: Sequence[Path] = (),
+    ) -> Node:
+        """Add a real node and wait until it is Ready and has the local images.
+
+        It registers with the taints. `archives` are images that it has from the start, too.
+        """
         tools.check(real_nodes=True)
         prepare(self._report, real_nodes=True)
         name = name or f"{self.name}-node-{len(self._record.nodes) + 1}"
-        node = self._start_runtime(self._new_node(name, labels or {}))
+        node = self._start_runtime(self._new_node(name, labels or {}, taints))
+        for archive in archives:
+            node.import_image(archive, images.BASE)
         node.kubelet.start()
         self._wait_node_ready(node)
         return node
+
+    def remove_node(self, node: Node) -> None:
+        """Switch a node off and delete its Node object."""
+        node.power_off()
+        self.nodes.remove(node)
+        self.kubectl("delete", "node", node.name, "--ignore-not-found")
 
     def add_image(self, image: images.Image) -> None:
         """Import an image that only some tests need into all real nodes."""
@@ -212,7 +231,7 @@ class Cluster:
         for node in self.nodes:
             node.tag_image(image, *references)
 
-    def _new_node(self, name: str, labels: Mapping[str, str]) -> Node:
+    def _new_node(self, name: str, labels: Mapping[str, str], taints: Sequence[Taint] = ()) -> Node:
         self._record.add_node(name)
         node = Node(
             self._record,
@@ -222,6 +241,7 @@ class Cluster:
             containerd=build.binaries(build.CONTAINERD, self._report),
             labels=labels,
             feature_gates=self._gates,
+            taints=taints,
         )
         self.nodes.append(node)
         return node

@@ -3,8 +3,8 @@
 Starting a cluster takes seconds, so tests share clusters. Each shared cluster is a session fixture with a
 group in `GROUPS`. A test that uses the fixture, even through another fixture, joins the group. With
 `--dist loadgroup` one worker runs all tests of a group, so each shared cluster is started only once. Tests
-keep out of each other's way by namespaces, node selectors and scheduler names. A test marked `alone` runs
-when no other test runs and may start clusters of its own with `new_cluster`.
+keep out of each other's way by namespaces, node selectors and scheduler names. A test may start clusters of
+its own with `new_cluster`; such tests come last, on the worker that is free first.
 
 Register with `pytest_plugins = ["devcluster.fixtures"]`. When a test fails, the last state of the clusters
 it used is added to its report.
@@ -210,8 +210,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     group = group_of(item)
     if group is not None:
         item.add_marker(pytest.mark.xdist_group(group))
-    elif "built_programs" in _fixtures(item) and not item.get_closest_marker("alone"):
-        raise pytest.UsageError(f"{item.nodeid} uses none of {', '.join(GROUPS)}: mark it alone")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

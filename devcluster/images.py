@@ -293,6 +293,20 @@ def make_layer(
     return _tar(ordered)
 
 
+def plain_layer(programs: Mapping[str, bytes]) -> bytes:
+    """One tar with these executable files, and their directories, and nothing else."""
+    entries: list[tuple[tarfile.TarInfo, bytes]] = []
+    for folder in sorted({str(above) for path in programs for above in Path(path).parents} - {"."}):
+        info = tarfile.TarInfo(folder)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        entries.append((info, b""))
+    for path, content in sorted(programs.items()):
+        info = tarfile.TarInfo(path)
+        info.mode, info.size = 0o755, len(content)
+        entries.append((info, content))
+    return _tar(entries)
+
+
 def _members(package: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
     unpacked = _run(["dpkg-deb", "--fsys-tarfile", str(package)])
     members: list[tuple[tarfile.TarInfo, bytes]] = []

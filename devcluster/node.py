@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from lightkube.models.core_v1 import Taint
+
 from devcluster import network
 from devcluster.images import Image
 from devcluster.pki import Pki
@@ -41,6 +43,10 @@ _KERNEL_SETTINGS = {
 }
 
 
+# Ten times as often as by default, because tests wait for what a node reports.
+STATUS_EVERY_S = 1
+
+
 class Node:
     """One real node. Tests may kill `kubelet` and `containerd` and start them again."""
 
@@ -54,8 +60,9 @@ class Node:
         containerd: Path,
         labels: Mapping[str, str],
         feature_gates: Mapping[str, bool],
+        taints: Sequence[Taint] = (),
     ) -> None:
-        """`kube` and `containerd` are the directories of the programs."""
+        """`kube` and `containerd` are the directories of the programs; the node registers with the taints."""
         self.name = name
         ordinal = record.nodes.index(name) + 1
         self.folder = record.folder / f"n{ordinal}"  # short, because socket paths are limited to 107 characters
@@ -64,6 +71,7 @@ class Node:
         self._programs = containerd
         self._labels = dict(labels)
         self._gates = dict(feature_gates)
+        self._taints = taints
         self.address = record.plan.node(ordinal)
         self._pods = record.plan.pods(ordinal)
         self._visible = (record.folder, kube, containerd)
@@ -74,6 +82,7 @@ class Node:
             inside=True,
             environment={"PATH": f"{containerd}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
         )
+        self._status_every_s = STATUS_EVERY_S
         self.kubelet = self._process("kubelet", self._kubelet_command(kube), inside=True)
         self._added: list[Process] = []
 
@@ -107,6 +116,13 @@ class Node:
     @property
     def containerd_socket(self) -> Path:
         return self.folder / "run/containerd/containerd.sock"
+
+    def restart_kubelet(self, *, status_every_s: int = STATUS_EVERY_S) -> None:
+        """Restart the kubelet, which then reports changes of the node's status this often."""
+        self._status_every_s = status_every_s
+        (self._etc / "kubelet.json").write_text(json.dumps(self._kubelet_config(), indent=1))
+        self.kubelet.stop()
+        self.kubelet.start()
 
     def start_runtime(self) -> None:
         """Create the node's directories, address and namespace, and start containerd in it."""
@@ -322,8 +338,7 @@ conf_dir = "{self._etc}/cni"
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._record.cgroup.name}/{self.name}",
             "failCgroupV1": False,
-            # Ten times as often as by default, because tests wait for what a node reports.
-            "nodeStatusUpdateFrequency": "1s",
+            "nodeStatusUpdateFrequency": f"{self._status_every_s}s",
             "failSwapOn": False,
             "enforceNodeAllocatable": [],
             "oomScoreAdj": 0,
@@ -335,6 +350,9 @@ conf_dir = "{self._etc}/cni"
             "resolvConf": "",
             "serializeImagePulls": False,
             "featureGates": self._gates,
+            "registerWithTaints": [{"key": each.key, "effect": each.effect} for each in self._taints],
+            # The kubelet restarts a container that ended twice after a second, and not after ten.
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         }
 
 

@@ -69,13 +69,17 @@ class Platform:
         return made
 
 
-def install_platform(cluster: Cluster, *arguments: str, devices: int) -> Platform:
-    """Install everything that a pod needs to run on a share; `arguments` are passed to the agents."""
+def install_platform(cluster: Cluster, *arguments: str, devices: int, client_image: str = "") -> Platform:
+    """Install everything that a pod needs to run on a share; `arguments` are passed to the agents.
+
+    `client_image` has the client of GPU servers; nodes do not have it yet.
+    """
     webhook = free_port()
     install(cluster, webhook=WebhookAddress(NAMESPACE, url=f"https://127.0.0.1:{webhook}"))
     kubeconfig = account_kubeconfig(cluster, SCHEDULER)
     # With a fixed identity, a restarted service need not wait until its own leader Lease expires.
     options = ("--namespace", NAMESPACE, "--webhook-port", str(webhook), "--identity", "the-only-one")
+    options += ("--client-image", client_image) if client_image else ()
     service = SchedulerService(cluster, "milligpu-scheduler", *options, kubeconfig=kubeconfig)
     platform = Platform(cluster, service.start().wait_ready(), [])
     cluster.control_plane.stop_scheduler(DEFAULT_SCHEDULER)
@@ -102,6 +106,8 @@ class SchedulerService:
         command = [str(PROGRAM), "scheduler", "serve"]
         command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig), "--port", str(self.port)]
         self._command = [*command, "--namespace", "default", *arguments]
+        options = dict(zip(arguments, arguments[1:], strict=False))
+        self._webhook_port = options.get("--webhook-port")
         self._name = name
         self.process: Process = cluster.new_process(name, self._command)
         self._replaced = 0
@@ -113,6 +119,9 @@ class SchedulerService:
     def wait_ready(self) -> "SchedulerService":
         def ready() -> bool:
             self.process.must_run()
+            if self._webhook_port is not None:
+                # It listens once the API server trusts its certificate. 0.1.0 has no such page; any answer will do.
+                httpx2.get(f"https://127.0.0.1:{self._webhook_port}/readyz", timeout=5, verify=False)
             status = httpx2.get(f"{self.url}/leading", timeout=5).status_code
             # 0.1.0 has no such page: there only the leader is ready.
             return status == 200 or (

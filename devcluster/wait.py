@@ -7,6 +7,10 @@ from typing import TypeVar
 from devcluster.errors import DevclusterError
 
 T = TypeVar("T")
+# Each question to the API server takes CPU time from those who are waited for: the longer the wait, the
+# rarer the questions. The wait is a twentieth longer at most.
+PART_OF_WAIT = 1 / 20
+PAUSE_MAX_S = 0.25
 
 
 class TimedOut(DevclusterError):
@@ -24,10 +28,13 @@ def until(
 ) -> T:
     """Poll `probe` until it returns a value that is neither None nor False, and return that value.
 
+    It is asked after `every_s`, and more rarely when the wait becomes long.
+
     Errors named in `retry` count as "not yet"; any other error ends the wait immediately, because
     waiting longer would only hide it. `last_state` is called once, at the deadline.
     """
-    give_up = time.monotonic() + deadline_s
+    started = time.monotonic()
+    give_up = started + deadline_s
     seen = "nothing"
     while True:
         try:
@@ -42,4 +49,4 @@ def until(
             raise TimedOut(
                 f"waited {deadline_s:g} s for {what}; last seen: {seen}" + (f"\n{details}" if details else "")
             )
-        time.sleep(every_s)
+        time.sleep(max(every_s, min(PAUSE_MAX_S, PART_OF_WAIT * (time.monotonic() - started))))

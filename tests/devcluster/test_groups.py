@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from devcluster.fixtures import GROUPS, group_of, pytest_itemcollected
+from devcluster.fixtures import GROUPS, group_of, pytest_collection_modifyitems, pytest_itemcollected
 
 ROOT = Path(__file__).parents[2]
 MAY_START_CLUSTERS = {
     "bench/agent.py",
+    "bench/install.py",
+    "bench/leader_change.py",
     "bench/scheduler.py",
     "devcluster/__main__.py",  # make cluster
     "devcluster/cluster.py",  # its own documentation
@@ -21,20 +23,10 @@ MAY_START_CLUSTERS = {
 }
 
 
-def item(*fixtures: str, mark: str = "") -> Any:
+def item(*fixtures: str) -> Any:
     """A collected test, as far as groups look at it."""
     added: list[pytest.MarkDecorator] = []
-
-    def closest(name: str) -> str | None:
-        return mark if name == mark else None
-
-    return SimpleNamespace(
-        fixturenames=list(fixtures),
-        nodeid="test_x",
-        get_closest_marker=closest,
-        add_marker=added.append,
-        added=added,
-    )
+    return SimpleNamespace(fixturenames=list(fixtures), add_marker=added.append, added=added)
 
 
 def test_only_these_files_start_clusters() -> None:
@@ -55,11 +47,13 @@ def test_a_module_that_puts_its_own_cluster_in_place_of_the_control_plane_is_in_
     assert group_of(item("control_plane", "guarded_plane")) == "admission"
 
 
-def test_a_test_with_a_cluster_of_its_own_must_run_alone() -> None:
-    own = ("built_programs", "new_cluster")
-    pytest_itemcollected(item(*own, mark="alone"))
-    with pytest.raises(pytest.UsageError, match="mark it alone"):
-        pytest_itemcollected(item(*own))
+def test_tests_with_clusters_of_their_own_come_last_and_on_any_worker() -> None:
+    own, shared = item("built_programs", "new_cluster"), item("built_programs", "install_cluster")
+    pytest_itemcollected(own)
+    assert own.added == []
+    items = [own, shared]
+    pytest_collection_modifyitems(items)
+    assert items == [shared, own]
 
 
 def test_every_group_has_a_fixture(request: pytest.FixtureRequest) -> None:

@@ -115,11 +115,16 @@ def _happened(event: Event) -> datetime:
 
 def told(cluster: Cluster, namespace: str, name: str, reason: str = EventReason.GPU_UNAVAILABLE) -> str:
     """The last event with this reason about a pod."""
+    notes = all_told(cluster, namespace, name, reason)
+    return notes[-1] if notes else ""
+
+
+def all_told(cluster: Cluster, namespace: str, name: str, reason: str) -> list[str]:
+    """All events with this reason about a pod, the last one last."""
     events = [
         event
         for event in list_in(cluster.client, Event, namespace)
         if event.reason == reason and event.involvedObject.name == name
     ]
     # The API server lists them by name, and a part of that is random.
-    notes = [event.message or "" for event in sorted(events, key=_happened)]
-    return notes[-1] if notes else ""
+    return [event.message or "" for event in sorted(events, key=_happened)]

@@ -169,10 +169,10 @@ def test_each_dialects_example_gets_what_it_asks_for(
         for name in [name for name in mine if is_of(name, each, found)]:
             admitted = get(control_plane, namespace, name)
             same = dialects.read_pod(admitted)
-            assert (same.containers, same.requirements, same.gang) == (
+            assert (same.containers, same.requirements, same.group) == (
                 asked.containers,
                 asked.requirements,
-                asked.gang,
+                asked.group,
             )
             for container in asked.containers:
                 check(container.share, mine[name].containers.get(container.name, ()))

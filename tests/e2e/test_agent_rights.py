@@ -13,7 +13,7 @@ import yaml
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 
-from devcluster.api import list_in
+from devcluster.api import list_in, read_json
 from devcluster.cluster import Cluster
 from devcluster.fixtures import NewCluster
 from devcluster.platform import NAMESPACE, SchedulerService, account_kubeconfig, install
@@ -122,7 +122,6 @@ def test_an_agents_token_evicts_deletes_and_reads_no_object_by_name(guarded: Clu
         agent.send("GET", path, None),
         agent.send("GET", "/api/v1/secrets", None),
         agent.send("DELETE", f"/api/v1/nodes/{OWN}", None),
-        patch(agent, f"/api/v1/nodes/{OWN}/status", {"status": {"capacity": {names.VGPU: "9000"}}}),
     ]
     assert [answer.status_code for answer in refused] == [403] * len(refused)
 
@@ -200,6 +199,21 @@ def test_the_schedulers_token_writes_only_its_conditions_of_nodes(service: Sched
     assert patch(caller, f"/api/v1/nodes/{OTHER}", TAINT).status_code == 403
     ours = {"status": {"conditions": [condition(names.GPUS_HEALTHY, "True")]}}
     assert patch(caller, f"/api/v1/nodes/{OTHER}/status", ours, STRATEGIC).status_code == 200
+
+
+def test_the_scheduler_removes_the_startup_taint_of_a_node_with_an_agent_and_no_other_taint(
+    service: SchedulerService,
+) -> None:
+    cluster, path = service.cluster, f"/api/v1/nodes/{OTHER}"
+
+    def taints() -> list[dict[str, str]]:
+        return read_json(cluster.client, path)["spec"].get("taints", [])
+
+    ours = {"key": names.AGENT_NOT_READY, "effect": "NoSchedule"}
+    other = {"key": "example.com/rack", "effect": "PreferNoSchedule"}
+    assert patch(Caller(cluster), path, {"spec": {"taints": [ours, other]}}).status_code == 200
+    until("the startup taint to be gone", lambda: taints() == [other], 30, last_state=lambda: str(taints()))
+    patch(Caller(cluster), path, {"spec": {"taints": None}})
 
 
 # -- evictions -------------------------------------------------------------------------------------------------
@@ -342,7 +356,6 @@ def test_a_token_file_that_is_written_again_is_used_without_a_restart(guarded: C
     asyncio.run(asyncio.wait_for(use(), 60))
 
 
-@pytest.mark.alone
 def test_an_admin_of_the_api_server_can_hold_agents_reads_to_their_nodes(
     new_cluster: NewCluster, tmp_path: Path
 ) -> None:

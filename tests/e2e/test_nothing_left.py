@@ -20,7 +20,7 @@ from devcluster.fixtures import unique_name
 from devcluster.record import Clusters, Record
 from devcluster.wait import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 # Where programs like these usually leave something.
 FOLDERS = ("/run", "/run/netns", "/var/run/cdi", "/var/lib", "/var/lib/cni", "/var/log", "/etc", "/usr/libexec")

@@ -228,3 +228,46 @@ def test_a_higher_priority_wins_a_gpu_and_a_disruption_budget_is_honored(
     message = until("the event", lambda: event(control_plane, namespace, "victim", "Preempted"), DEADLINE_S)
     assert "has priority 1000, and this one 0" in message
     control_plane.kubectl("delete", "priorityclass", important)
+
+
+def member(name: str, size: int, group: str = "job") -> dict[str, Any]:
+    """A pod of a group that takes a whole GPU of the node with two."""
+    found = half(name, 1000)
+    found["metadata"]["annotations"] = {names.GROUP: group, names.GROUP_MIN_COUNT: str(size)}
+    return found
+
+
+def test_a_group_starts_together_or_not_at_all_and_needs_no_queue(control_plane: Cluster, namespace: str) -> None:
+    def started() -> set[str]:
+        return set(grants(control_plane, namespace))
+
+    def reason(name: str) -> str:
+        return (queued(control_plane, namespace, name) or {"reason": ""})["reason"]
+
+    apply(control_plane, namespace, half("blocker", 1000), member("one", 2))
+    until("the blocker", lambda: started() == {"blocker"}, DEADLINE_S)
+    until("the reason", lambda: reason("one") == "GroupIncomplete", DEADLINE_S)
+    apply(control_plane, namespace, member("two", 2))
+    until("the reason", lambda: reason("one") == reason("two") == "WaitsForRoom", DEADLINE_S)
+    assert started() == {"blocker"}, "there is room for one of the two"
+    assert gates(pod(control_plane, namespace, "one")) == [names.QUEUE]
+    control_plane.kubectl("delete", "pod", "-n", namespace, "blocker", "--grace-period=0", "--force")
+    until("the group", lambda: started() == {"one", "two"}, DEADLINE_S)
+    # One that is created again rejoins the group, which runs.
+    control_plane.kubectl("delete", "pod", "-n", namespace, "one", "--grace-period=0", "--force")
+    apply(control_plane, namespace, member("one", 2))
+    until("the group again", lambda: started() == {"one", "two"}, DEADLINE_S)
+
+
+def test_of_two_groups_that_each_need_all_gpus_one_runs_and_none_holds_half(
+    control_plane: Cluster, namespace: str
+) -> None:
+    pods = [member(f"{group}-{number}", 2, group) for number in range(2) for group in ("red", "blue")]
+    apply(control_plane, namespace, *pods)
+    until("both of one", lambda: len(grants(control_plane, namespace)) == 2, DEADLINE_S)
+    first = set(grants(control_plane, namespace))
+    winner = next(iter(first)).split("-")[0]
+    assert first == {f"{winner}-0", f"{winner}-1"}
+    control_plane.kubectl("delete", "pod", "-n", namespace, *sorted(first), "--grace-period=0", "--force")
+    other = {"red": "blue", "blue": "red"}[winner]
+    until("the other", lambda: set(grants(control_plane, namespace)) == {f"{other}-0", f"{other}-1"}, DEADLINE_S)

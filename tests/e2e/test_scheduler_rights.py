@@ -179,7 +179,7 @@ SCHEDULER_RIGHTS = {
     ("events.k8s.io", "events", "create"),
     ("", "pods", "patch"),
     ("", "nodes", "patch"),
-    *(("milligpu.dev", kind, "get list watch") for kind in OBJECTS),
+    *(("milligpu.dev", kind, "get list watch") for kind in (*OBJECTS, "gpuservers")),
     *(("milligpu.dev", f"{kind}/status", "patch") for kind in OBJECTS),
 }
 LEADERSHIP = {("coordination.k8s.io", "leases", "create"), ("coordination.k8s.io", "leases", "get update")}

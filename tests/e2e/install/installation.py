@@ -96,11 +96,19 @@ class Installation:
         self.installed = True
         until("the node to have shares", lambda: self.shares() == 2000, 60)
 
+    def archives(self) -> list[Path]:
+        """The images that `make images` wrote."""
+        return [ROOT / "out/images" / f"{each.name}{each.tag}.tar" for each in products.PRODUCTS]
+
     def _load_images(self) -> None:
         """Import the archives into the nodes, as the README says."""
         for node in self.cluster.nodes:
-            for product in (products.SERVICE, products.NODE, products.SOFTGPU):
-                node.import_image(ROOT / "out/images" / f"{product.name}{product.tag}.tar", images.BASE)
+            for archive in self.archives():
+                node.import_image(archive, images.BASE)
+
+    def exec_in_agent(self, *command: str) -> str:
+        """Run a command in the container of an agent."""
+        return self.cluster.kubectl("exec", "-n", NAMESPACE, "daemonset/milligpu-agent", "--", *command)
 
     def shares(self) -> int:
         """The device slots that all kubelets report."""

@@ -19,7 +19,7 @@ from tests.e2e.scheduling import grants, overcommitted
 from tests.e2e.test_versions import Tenants
 
 # `make test` makes the images beforehand; alone, these tests make them themselves.
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 CHANGED: dict[str, Any] = {
     "dialects": {"parts": 5},
@@ -59,6 +59,18 @@ def test_classes_of_the_values_are_kept_and_those_of_people_are_not_touched(inst
     installation.helm("rollback")
     until("no class of the chart", lambda: classes() == theirs, 60)
     cluster.kubectl("delete", "gpuclass", "by-hand")
+
+
+def test_the_agent_asks_the_container_runtime_about_a_pod(installation: Installation) -> None:
+    # Without it, pods that the kubelet never starts would not be found.
+    found: Any = installation.run_pod("asked-about", "sleep", "infinity")
+    code = f"""
+import asyncio, pathlib
+from milligpu.kubelet.runtime import ask_about_pod
+print(asyncio.run(ask_about_pod(pathlib.Path("/run/containerd/containerd.sock"), "{found.metadata.uid}")))
+"""
+    assert "ready_sandboxes=1, created=0, others=1" in installation.exec_in_agent("python3", "-c", code)
+    installation.cluster.kubectl("delete", "pod", "asked-about", "-n", "default", "--now")
 
 
 def test_the_agent_for_nvidias_gpus_starts_and_says_what_its_node_lacks(installation: Installation) -> None:
@@ -116,9 +128,19 @@ def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_n
     assert tenant.status.phase == "Running"
     assert [each.restartCount for each in tenant.status.containerStatuses or ()] == [0]
 
+    queue = {"apiVersion": "milligpu.dev/v1alpha1", "kind": "GpuQueue", "metadata": {"name": "all"}}
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({**queue, "spec": {"namespaces": ["default"]}}))
+    cluster.kubectl("wait", "--for=condition=Ready", "gpuqueue/all", "--timeout=60s")
+    # One GPU has a tenant, so nobody gets both.
+    cluster.client.create(pod("waiting", resources={"nvidia.com/gpu": "2"}), namespace="default")
+    gates = ("get", "pod", "waiting", "-n", "default", "-o", "jsonpath={.spec.schedulingGates[*].name}")
+    assert cluster.kubectl(*gates) == "milligpu.dev/queue"
+
     installation.helm("uninstall")
-    events = cluster.kubectl("events", "--for=pod/tenant", "-o", "jsonpath={.items[*].reason}")
-    assert "MilligpuUninstalling" in events.split()
+    for name in ("tenant", "waiting"):
+        events = cluster.kubectl("events", f"--for=pod/{name}", "-o", "jsonpath={.items[*].reason}")
+        assert "MilligpuUninstalling" in events.split(), name
+    assert cluster.kubectl(*gates) == ""
     assert in_namespace(cluster, NAMESPACE) == {"configmap/kube-root-ca.crt", "serviceaccount/default"}
     # With the CRDs go all objects of their kinds, so the chart keeps them.
     ours = (f"{kind}.milligpu.dev" for kind in ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars"))

@@ -11,19 +11,23 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from devcluster.cluster import Cluster
 from devcluster.fixtures import new_namespace
+from devcluster.platform import account_kubeconfig
+from milligpu.installation.chart import chart_objects
 from tests.e2e.scheduling import share_pod
 
 pytestmark = pytest.mark.e2e
 
+ACCOUNT = "milligpu-dashboard"
 MILLIGPU = str(Path(sys.executable).parent / "milligpu")
 
 
-def served(cluster: Cluster, folder: Path, *options: str) -> tuple["subprocess.Popen[str]", str]:
+def served(kubeconfig: Path, folder: Path, *options: str) -> tuple["subprocess.Popen[str]", str]:
     """Start a dashboard of the cluster, and return the address that it prints."""
-    command = [MILLIGPU, "dashboard", "--cluster", "--kubeconfig", str(cluster.kubeconfig), "--interval", "1"]
+    command = [MILLIGPU, "dashboard", "--cluster", "--kubeconfig", str(kubeconfig), "--interval", "1"]
     command += ["--listen", "127.0.0.1:0", "--history", str(folder / "history.db"), *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
     assert process.stderr is not None
@@ -37,6 +41,16 @@ def waiting(control_plane: Cluster) -> Iterator[tuple[str, str]]:
         for namespace in (mine, other):
             control_plane.client.create(share_pod("train", 500, schedulerName="nobody"), namespace=namespace)
         yield mine, other
+
+
+def chart_account(cluster: Cluster, namespace: str) -> Path:
+    """A kubeconfig of the dashboard's account, with the permissions that the chart gives it and no others."""
+    objects = chart_objects(namespace, "1.36.3", {"dashboard": {"enabled": True}})
+    kinds = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding"}
+    mine = [each for each in objects if each["kind"] in kinds and each["metadata"]["name"] == ACCOUNT]
+    assert len(mine) == len(kinds)
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(mine))
+    return account_kubeconfig(cluster, ACCOUNT, namespace=namespace)
 
 
 def ask(url: str, path: str, headers: dict[str, str]) -> tuple[int, Any, str]:
@@ -63,7 +77,7 @@ def test_a_token_shows_the_pods_that_it_may_list_and_no_others(
         "create", "rolebinding", "reader", "-n", mine, "--role=reader", f"--serviceaccount={mine}:default"
     )
     token = control_plane.kubectl("create", "token", "default", "-n", mine).strip()
-    process, url = served(control_plane, tmp_path, "--tokens")
+    process, url = served(chart_account(control_plane, mine), tmp_path, "--tokens")
     try:
         status, page, _ = ask(url, "/waiting.json", {"Authorization": f"Bearer {token}"})
         assert status == 200
@@ -79,12 +93,13 @@ def test_a_token_shows_the_pods_that_it_may_list_and_no_others(
     finally:
         process.terminate()
         process.communicate(timeout=30)
+        control_plane.kubectl("delete", "clusterrole,clusterrolebinding", ACCOUNT)
 
 
 def test_ones_own_dashboard_shows_what_ones_kubeconfig_may_see(
     control_plane: Cluster, waiting: tuple[str, str], tmp_path: Path
 ) -> None:
-    process, url = served(control_plane, tmp_path)
+    process, url = served(control_plane.kubeconfig, tmp_path)
     try:
         _, _, cookie = ask(url, url.partition(urlsplit(url).netloc)[2], {})
         status, page, _ = ask(url, "/waiting.json", {"Cookie": cookie})

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.images import CLIENT, reference
 from devcluster.cluster import Cluster
 from devcluster.fixtures import new_namespace
 from devcluster.platform import Platform, install_platform
@@ -14,7 +15,7 @@ from tests.e2e.platform.pods import AUDIT_EVERY_S, EVICT_AFTER_S, GPUS
 def platform(platform_cluster: Cluster) -> Platform:
     """Accounts, policies, webhook, scheduler service, and a real node with GPUs and the agent."""
     options = (f"--evict-after={EVICT_AFTER_S}", f"--audit-every={AUDIT_EVERY_S}")
-    return install_platform(platform_cluster, *options, devices=GPUS)
+    return install_platform(platform_cluster, *options, devices=GPUS, client_image=reference(CLIENT))
 
 
 @pytest.fixture

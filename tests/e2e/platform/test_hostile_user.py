@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 RBAC = "rbac.authorization.k8s.io"
 NOBODY = {"schedulerName": "nobody"}
 ONLY = (
-    "only system:serviceaccount:milligpu:milligpu-scheduler may write or remove the annotation milligpu.dev/grant"
+    "only system:serviceaccount:milligpu:milligpu-scheduler may write or remove the annotations milligpu.dev/grant"
 )
 
 
