@@ -41,12 +41,23 @@ test-sanitized: install ## tests of native/ with the address and undefined behav
 	@$(RUN) python -m testing.suite test-sanitized
 
 .PHONY: lint
-lint: install ## style, types, import rules
+lint: lint-style lint-types ## style, types, import rules
+
+.PHONY: lint-style
+lint-style: install
 	@$(RUN) ruff check --quiet
 	@$(RUN) ruff format --check --quiet
 	@git ls-files -z 'native/*.[ch]' 'testing/*.[ch]' | xargs -0 $(RUN) clang-format --dry-run --Werror
-	@$(RUN) pyright --warnings
 	@$(RUN) lint-imports --no-logo
+
+.PHONY: lint-types
+lint-types: install
+	@$(RUN) pyright --warnings
+
+# What `make test-sanitized` builds first.
+.PHONY: build-sanitized
+build-sanitized: install
+	@tools/sanitized --version > /dev/null
 
 .PHONY: bench
 bench: install ## the measurements of docs/benchmarks.md; they prove nothing, tests do

@@ -8,6 +8,8 @@ time until the last pod is bound is measured; it includes what the service does 
 take turns on the same nodes. --percent, --parallelism and --no-gates change the recommended configuration of the
 second scheduler, to measure what each setting gains.
 
+With --leader-change a cluster with --existing pods gets a new leader; see `bench/leader_change.py`.
+
 With --reuse the service runs over TLS, in turn with and without `ConnectionReuse`, and only CPU time and the number
 of connections that kube-scheduler opens are compared.
 """
@@ -32,6 +34,7 @@ from typing import Any
 
 from lightkube.resources.core_v1 import ServiceAccount
 
+from bench.leader_change import GPUS, cpu_s, measure_leader_change, memory_mib, node_object
 from devcluster.api import list_in
 from devcluster.certs import Authority
 from devcluster.cluster import Cluster
@@ -50,12 +53,8 @@ from milligpu.manifests.kube_scheduler import (
     second_scheduler,
 )
 from milligpu.model import names
-from milligpu.model.gpu import Gpu
-from milligpu.model.units import Mib
 from milligpu.wire import kubernetes
-from milligpu.wire.inventory import encode_inventory
 
-CARDS = 8
 SHARE = 300
 BARE, OURS = "bare", "milligpu"
 DEADLINE_S = 120.0
@@ -126,7 +125,7 @@ class Bench:
         until("the default account", lambda: bool(list_in(client, ServiceAccount, "default")), 60)
         self.cluster.control_plane.stop_scheduler(DEFAULT_SCHEDULER)
         self.cluster.control_plane.controller_manager.stop()
-        await self._post("/api/v1/nodes", (_node(f"node-{number}") for number in range(count)))
+        await self._post("/api/v1/nodes", (node_object(f"node-{number}") for number in range(count)))
 
     async def _post(self, path: str, bodies: Iterable[object]) -> None:
         slots = asyncio.Semaphore(32)
@@ -162,12 +161,12 @@ class Bench:
         bound = asyncio.create_task(self._bound(count - bad))
         await asyncio.sleep(1)
         programs = [*processes, self.cluster.control_plane.apiserver, self.cluster.control_plane.etcd]
-        before = [_cpu_s(each) for each in programs]
+        before = [cpu_s(each) for each in programs]
         start = time.monotonic()
         for process in processes:
             os.kill(process.pid, signal.SIGCONT)
         end, nodes = await asyncio.wait_for(bound, DEADLINE_S)
-        spent = [1000 * (_cpu_s(each) - then) / count for each, then in zip(programs, before, strict=True)]
+        spent = [1000 * (cpu_s(each) - then) / count for each, then in zip(programs, before, strict=True)]
         cpu = ", ".join(f"{each.name} {ms:.2f}" for each, ms in zip(programs, spent, strict=True))
         return Burst((count - bad) / (end - start), nodes, f"{cpu}: {sum(spent):.2f} ms of CPU per pod", spent)
 
@@ -289,28 +288,6 @@ def _quantile(metrics: str, verb: str, part: float) -> float:
     return next(1000 * float(le) for le, count in rows if float(count) >= part * total)
 
 
-def _cpu_s(process: Process) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _peak_mib(process: Process) -> int:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024  # type: ignore[index]
-
-
-def _node(name: str) -> dict[str, Any]:
-    cards = (Gpu(f"GPU-{name}-{at}", "Tesla V100-SXM2-16GB", Mib(16384)) for at in range(CARDS))
-    room = {"cpu": "64", "memory": "512Gi", "pods": "110", names.VGPU: str(1000 * CARDS)}
-    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels, "annotations": {names.INVENTORY: encode_inventory(cards)}},
-        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
-
-
 def _report(done: Burst, ideal: int, text: str, service: Process) -> None:
     failed = re.findall(r'binds_total\{outcome="failed"\} (\S+)', text) or ["0"]
     held = re.findall(r"(?m)^milligpu_scheduler_held_back_seconds_total (\S+)", text)
@@ -319,7 +296,7 @@ def _report(done: Burst, ideal: int, text: str, service: Process) -> None:
     print(
         f"    filter p50 <= {_quantile(text, 'filter', 0.5):g} ms, p99 <= {_quantile(text, 'filter', 0.99):g} ms; "
         f"bind p99 <= {_quantile(text, 'bind', 0.99):g} ms, {float(failed[0]):.0f} failed; "
-        f"held back {float(held[0]):.1f} s in all; {_peak_mib(service)} MiB",
+        f"held back {float(held[0]):.1f} s in all; {memory_mib(service, 'VmHWM')} MiB",
         flush=True,
     )
 
@@ -352,9 +329,9 @@ async def _measure_reuse(bench: Bench, pods: int, rounds: int) -> None:
 
 
 async def _measure(bench: Bench, count: int, pods: int, rounds: int) -> None:
-    ideal = math.ceil(pods / (CARDS * (1000 // SHARE)))
+    ideal = math.ceil(pods / (GPUS * (1000 // SHARE)))
     rates: dict[str, list[float]] = {BARE: [], OURS: [], "20%": []}
-    print(f"{count} nodes x {CARDS} GPUs, {pods} pods of {SHARE} milli (ideal: {ideal} nodes)", flush=True)
+    print(f"{count} nodes x {GPUS} GPUs, {pods} pods of {SHARE} milli (ideal: {ideal} nodes)", flush=True)
     for _ in range(rounds):
         with bench.bare() as processes:
             done = await bench.burst(BARE, processes, pods)
@@ -387,10 +364,14 @@ def main() -> None:
     parser.add_argument("--percent", type=int, default=OFFERED_PERCENT)
     parser.add_argument("--parallelism", type=int, default=PARALLELISM)
     parser.add_argument("--no-gates", action="store_true")
+    parser.add_argument("--leader-change", action="store_true", help="only: a new leader among --existing pods")
+    parser.add_argument("--existing", type=int, default=100_000)
     parser.add_argument("--reuse", action="store_true", help="only: with and without ConnectionReuse, over TLS")
     options = parser.parse_args()
     setup = Setup(options.percent, options.parallelism, not options.no_gates)
-    for count in options.nodes or [1000, 5000]:
+    for count in (options.nodes or [5000]) if options.leader_change else ():
+        asyncio.run(measure_leader_change(count, options.existing, options.existing // 5, options.rounds))
+    for count in (options.nodes or [1000, 5000]) if not options.leader_change else ():
         asyncio.run(measure(count, options.pods, options.rounds, setup, reuse=options.reuse))
 
 

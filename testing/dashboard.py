@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import uvicorn
 
 from milligpu.dashboard.access import DashboardAccess, ViewRights
 from milligpu.dashboard.app import DashboardApp, Explain
 from milligpu.dashboard.collector import Collector
 from milligpu.dashboard.hosts import KnownHosts
+from milligpu.dashboard.report import report as make_report
 from milligpu.history.store import HistoryStore
 from milligpu.model.policy import SharePolicy
 from milligpu.status.picture import Picture, WaitingRequest
@@ -60,7 +63,10 @@ class MadeUpCluster:
             uuid = f"GPU-{number:08x}-0000-4000-8000-{number:012x}"
             mine = list(self._shares(number, at, uuid, name, model))
             shares += mine
-            gpus.append(_gpu(number, index, uuid, name, model, mine))
+            slowed = (at - self.started) * (0.18 if number % 11 == 3 else 0.0)
+            gpus.append(
+                msgspec.structs.replace(_gpu(number, index, uuid, name, model, mine), throttled={"power": slowed})
+            )
         waiting = [
             WaitingRequest(
                 "vision", "train-vit-3", "", "", "InsufficientGPUCore (best: gpu-node-1/GPU2 has 0.5 of 1 GPU)", 1
@@ -143,6 +149,8 @@ class RunningDashboard:
     collector: Collector
     read: list[Callable[[float], Picture]]
     stop: Callable[[], None]
+    report: Callable[[], str]
+    """Makes the page that `milligpu dashboard --save` writes."""
 
     @property
     def opened(self) -> str:
@@ -173,7 +181,8 @@ def dashboard(
         listener.bind(("127.0.0.1", port))
         collector = Collector(lambda: read[0](time.time()), store, interval_s=interval_s, prices=prices)
         port = listener.getsockname()[1]
-        app = KnownHosts(DashboardApp(collector, access, explain=explain).asgi(), port)
+        pages = DashboardApp(collector, access, explain=explain)
+        app = KnownHosts(pages.asgi(), port)
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
@@ -199,7 +208,8 @@ def dashboard(
             thread.join(20)
 
         try:
-            yield RunningDashboard(f"http://127.0.0.1:{port}", access.secret, collector, read, stop)
+            report = partial(make_report, collector, pages.templates)
+            yield RunningDashboard(f"http://127.0.0.1:{port}", access.secret, collector, read, stop, report)
         finally:
             stop()
             listener.close()

@@ -19,7 +19,7 @@ EFFECTS: dict[str, dict[str, str]] = tomllib.loads((ROOT / "tests/effects.toml")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OURS = ("tests", "devcluster", "testing", "deploy")
 # Names below milligpu.dev that nobody writes: the API version, the images, and what agents tell the scheduler.
-OTHER = {"v1alpha1", "milligpu", "milligpu-node", "evict"}
+OTHER = {"v1alpha1", "milligpu", "milligpu-node", "milligpu-client", "evict"}
 OLD = set(names.RENAMED) | {names.OLD_GPU_SETTINGS}
 CONSTANTS = [(name, value) for name, value in vars(names).items() if name.isupper() and isinstance(value, str)]
 

@@ -1,8 +1,8 @@
 """Three trainings share one GPU at 0.5, 0.3 and 0.2, and a fourth request is refused for lack of memory.
 
-python examples/demo/demo.py [--seconds 20] [--plot out/demo.svg]
+python examples/demo/demo.py [--seconds 20] [--plot out/demo.svg] [--page out/demo.html]
 
-Prints a table of the measured shares and draws them as a picture.
+Prints a table of the measured shares, draws them as a picture, and saves a page of the dashboard.
 """
 
 import argparse
@@ -150,6 +150,15 @@ def summary(console: Console, trainings: list[Training]) -> None:
     console.print(shown)
 
 
+def start_dashboard(page: Path, folder: str) -> subprocess.Popen[str]:
+    """Let the dashboard measure what follows; it writes one page when it is told to end."""
+    explain("Let the dashboard watch:")
+    command = [MILLIGPU, "dashboard", "--machine", "--listen", "127.0.0.1:0", "--save", str(page)]
+    show_command(*command)
+    command += ["--history", f"{folder}/history.db"]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
+
+
 def refuse_a_fourth() -> None:
     """Ask for more memory than is free, and quote the refusal."""
     explain("They hold 7 of 8 GiB. A fourth request for 2 GiB is refused on purpose:")
@@ -164,7 +173,7 @@ def refuse_a_fourth() -> None:
     )
 
 
-def run(seconds: float, picture: Path) -> None:
+def run(seconds: float, picture: Path, page: Path, folder: str) -> None:
     console = Console(highlight=False)
     explain("Start a software GPU with 8 GiB, which needs no GPU in this machine:")
     softgpu = [MILLIGPU, "softgpu", "up", "--memory", "8Gi", "--speed", SPEED]
@@ -174,12 +183,14 @@ def run(seconds: float, picture: Path) -> None:
     start("first", 0.5, "4Gi", steps=3).process.wait()
     explain("Start three trainings that share the GPU:")
     trainings = [start("large", 0.5, "4Gi"), start("medium", 0.3, "2Gi"), start("small", 0.2, "1Gi")]
+    dashboard = None
     try:
         # The first two steps compile the graph; measure from the third on.
         while not all(each.step > 2 for each in trainings):
             if any(each.process.poll() is not None for each in trainings):
                 sys.exit("a training ended early")
             time.sleep(0.1)
+        dashboard = start_dashboard(page, folder)
         refuse_a_fourth()
         explain(f"Measure the shares: MEASURED is the fraction of the GPU's time within the last {WINDOW} s.")
         began = time.monotonic()
@@ -193,6 +204,9 @@ def run(seconds: float, picture: Path) -> None:
                 live.update(table(trainings, now), refresh=True)
                 time.sleep(1)
     finally:
+        if dashboard is not None:
+            dashboard.terminate()
+            dashboard.wait()
         for training in trainings:
             training.process.send_signal(signal.SIGTERM)
         for training in trainings:
@@ -200,7 +214,7 @@ def run(seconds: float, picture: Path) -> None:
     plot(picture, trainings)
     explain("The result: the requested share of each training, and what it got:")
     summary(console, trainings)
-    print(f"\nPicture: {picture}")
+    print(f"\nPicture: {picture}\nPage: {page}")
 
 
 # The modeled GPU is this much slower than a real one, so that the trainings divide its time and not the CPU's.
@@ -215,6 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="after the first average")
     parser.add_argument("--plot", type=Path, default=Path("out/demo.svg"))
+    parser.add_argument("--page", type=Path, default=Path("out/demo.html"))
     arguments = parser.parse_args()
     # As after Ctrl-C, everything that was started is stopped.
     signal.signal(signal.SIGTERM, _stop)
@@ -222,7 +237,7 @@ def main() -> None:
         # Apart from software GPUs and sessions that already run on this machine.
         os.environ["XDG_RUNTIME_DIR"] = folder
         try:
-            run(arguments.seconds, arguments.plot)
+            run(arguments.seconds, arguments.plot, arguments.page, folder)
         finally:
             subprocess.run([MILLIGPU, "softgpu", "down"], check=False)
 

@@ -47,6 +47,8 @@ from testing.chaos.script import (
 NAMESPACE = "default"
 # The kubelet retries a container after ten seconds; a bind with an unknown result is settled after a minute.
 SETTLE_S = 150.0
+# Longer than a killed agent or kubelet is away, so that either finds a pod that is still ending.
+STUBBORN_S = 6
 _WATCH_S = 0.2
 _UNREACHABLE = (httpx2.HTTPError, ApiError)
 # API requests fail while a component is down; a killed control plane is back within seconds.
@@ -171,7 +173,7 @@ class ChaosTestbed:
                 restartPolicy={PodLifecycle.ONCE: "Never", PodLifecycle.JOB: "OnFailure"}.get(
                     step.lifecycle, "Always"
                 ),
-                terminationGracePeriodSeconds=30 if step.lifecycle is PodLifecycle.STUBBORN else 1,
+                terminationGracePeriodSeconds=STUBBORN_S if step.lifecycle is PodLifecycle.STUBBORN else 1,
             ),
             namespace=NAMESPACE,
         )

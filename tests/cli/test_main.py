@@ -10,6 +10,7 @@ import pytest
 
 from milligpu import __version__
 from milligpu.cli.commands import COMMANDS
+from milligpu.cli.main import run as run_here
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).parent / "milligpu"
@@ -43,10 +44,9 @@ def test_help_lists_every_command_with_an_example_and_imports_none() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_commands_help_shows_its_example(name: str) -> None:
-    result = run(name, "--help")
-    assert result.returncode == 0
-    assert f"Example:\n    {COMMANDS[name].example}" in result.stdout
+def test_every_commands_help_shows_its_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here([name, "--help"]) == 0
+    assert f"Example:\n    {COMMANDS[name].example}" in capsys.readouterr().out
 
 
 def test_the_help_of_the_kubectl_plugin_says_kubectl_milligpu() -> None:

@@ -63,7 +63,7 @@ def cluster() -> ClusterStatus:
     ]
     why = f"0/1 nodes: 1 InsufficientGPUCore (best: {node}/{UUIDS[0]} 600 of 700); try 0.6 GPU"
     processes = [ProcessUsage(UUIDS[1], 4711, "python3", GIB, 0.35, "research", "trainer", node=node)]
-    return ClusterStatus(gpus, shares, [WaitingPod("research", "late", why)], processes, ["a problem"])
+    return ClusterStatus(gpus, shares, [WaitingPod("research", "late", why)], processes, problems=["a problem"])
 
 
 def machine() -> MachineStatus:

@@ -1,11 +1,13 @@
 """What `make demo` shows."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,17 @@ TOLERANCE = 0.08
 @pytest.mark.alone
 def test_the_demo_gives_three_trainings_their_shares_refuses_a_fourth_and_draws_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
-    command = [sys.executable, "examples/demo/demo.py", "--seconds", "5", "--plot", str(picture)]
+    page = tmp_path / "demo.html"
+    command = [
+        sys.executable,
+        "examples/demo/demo.py",
+        "--seconds",
+        "5",
+        "--plot",
+        str(picture),
+        "--page",
+        str(page),
+    ]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=280, env=os.environ, check=False
     )
@@ -38,3 +50,8 @@ def test_the_demo_gives_three_trainings_their_shares_refuses_a_fourth_and_draws_
     assert measured == pytest.approx(SHARES, abs=TOLERANCE)
     lines = ET.parse(picture).getroot().findall("{http://www.w3.org/2000/svg}polyline")
     assert [len(line.attrib["points"].split()) > 1 for line in lines] == [True] * 3
+    data: dict[str, Any] = json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])
+    drawn = [line for key, chart in data.items() if key.startswith("session/") for line in chart["lines"]]
+    shares: list[list[float | None]] = [line["fields"]["share"] for line in drawn]
+    assert sorted(max(filter(None, each)) for each in shares) == sorted(SHARES.values())
+    assert all(any(line["fields"]["used"]) for line in drawn)

@@ -10,13 +10,15 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from milligpu.nvml.readings import GpuReading, ThrottleReason
 from milligpu.softgpu.models import find_model
 from milligpu.softgpu.names import CONTROL, SOCKET_VARIABLE
 from milligpu.softgpu.start import read_state
 from tests.softgpu.conftest import PROGRAM
-from tests.softgpu.machine import PATIENCE, Machine
+from tests.softgpu.machine import CLIENTS, PATIENCE, Machine
 
 TOOLS = Path(sys.executable).parent
 A100, T4 = find_model("A100-40GB"), find_model("T4")
@@ -275,6 +277,47 @@ def test_faults_are_injected_and_cleared_by_the_command(machine: Machine) -> Non
     fault("--lost")
     assert "lost" in machine.run(PROGRAM, "gpu", "list").stdout.splitlines()[2]
     fault("--clear")
+
+
+def counters(machine: Machine, gpu: int) -> GpuReading:
+    """What our own reader makes of a GPU, in a process of its own."""
+    code = "import msgspec, sys; from milligpu.nvml.gpus import NvmlGpus; "
+    code += "sys.stdout.buffer.write(msgspec.json.encode(NvmlGpus().read()[int(sys.argv[1])]))"
+    done = machine.run(sys.executable, "-c", code, str(gpu))
+    assert done.returncode == 0, done.stderr
+    return msgspec.json.decode(done.stdout, type=GpuReading)
+
+
+def test_copies_between_gpus_count_on_their_nvlinks_and_copies_from_the_host_on_pcie(machine: Machine) -> None:
+    before = [counters(machine, gpu) for gpu in (0, 1)]
+    done = machine.run(sys.executable, CLIENTS / "peers.py", str(8 << 20), str(4 << 20))
+    assert done.returncode == 0, done.stderr
+    sender, receiver = (counters(machine, gpu) for gpu in (0, 1))
+    assert (sender.nvlink_sent_kib or 0) - (before[0].nvlink_sent_kib or 0) == 8192
+    assert (receiver.nvlink_received_kib or 0) - (before[1].nvlink_received_kib or 0) == 8192
+    assert sender.nvlink_received_kib == before[0].nvlink_received_kib
+    assert (sender.pcie_received_bytes or 0) - (before[0].pcie_received_bytes or 0) == 4 << 20
+    assert sender.pcie_sent_bytes == before[0].pcie_sent_bytes
+
+
+def test_a_gpu_without_nvlink_reports_no_nvlink_counter_instead_of_0(machine: Machine) -> None:
+    assert counters(machine, 2).nvlink_sent_kib is None
+
+
+def test_faults_show_as_replays_video_engines_remapped_rows_and_time_lost(machine: Machine) -> None:
+    def fault(*options: str) -> None:
+        assert machine.run(PROGRAM, "softgpu", "fault", "0", *options).returncode == 0
+
+    replays = counters(machine, 0).pcie_replays or 0
+    fault("--replays", "7", "--encoder", "30", "--decoder", "20", "--ecc", "1", "--throttle", "power")
+    machine.until(lambda: (counters(machine, 0).vitals.throttled_ns or {}).get(ThrottleReason.POWER, 0) > 0)
+    found = counters(machine, 0)
+    assert (found.pcie_replays, found.encoder, found.decoder) == (replays + 7, 30, 20)
+    assert found.remapped_rows is not None
+    assert found.remapped_rows.pending
+    assert (found.vitals.throttled_ns or {})[ThrottleReason.THERMAL] == 0
+    fault("--clear")
+    assert (counters(machine, 0).encoder, counters(machine, 0).pcie_replays) == (0, replays + 7)
 
 
 def test_a_fault_can_name_a_gpu_by_uuid(machine: Machine) -> None:

@@ -5,11 +5,11 @@ driver that hangs must not stop the server.
 """
 
 import asyncio
-import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import msgspec
@@ -22,7 +22,8 @@ from milligpu.checks.result import Check, CheckResult, failed, noted, passed, ru
 from milligpu.model.errors import MilligpuError
 from milligpu.model.gpu import GpuState
 from milligpu.nvml.gpus import NvmlGpus
-from milligpu.nvml.library import GpuLostError, Handle, Nvml
+from milligpu.nvml.library import Handle, Nvml
+from milligpu.nvml.patience import run_program
 from milligpu.nvml.readings import GpuReading, LostGpu
 from milligpu.remote.protocol import HealthLine
 from milligpu.sessions.client import SessionClient
@@ -44,6 +45,15 @@ class _Device(msgspec.Struct, frozen=True):
     host_pointer: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """What only health reports ask of a GPU."""
+
+    compute_mode: int = _DEFAULT_MODE
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+
+
 class _Probed(msgspec.Struct, frozen=True):
     devices: list[_Device] = msgspec.field(default_factory=list[_Device])
     error: str = ""
@@ -61,34 +71,44 @@ def read_facts(env: Mapping[str, str]) -> GpuFacts:
     problems = {gpu.uuid: gpu.message for gpu in status.gpus if gpu.state == GpuState.UNHEALTHY}
     probed = _probe_cuda(env)
     with open_nvml(env) as found:
+        extras = found.ask_each("health", lambda handle: _read_extras(found.nvml, handle))
         seen = [
-            _gpu(found, each, problems, probed.devices[at] if at < len(probed.devices) else _Device())
+            _gpu(each, extras, problems, probed.devices[at] if at < len(probed.devices) else _Device())
             for at, each in enumerate(found.read())
         ]
         return GpuFacts(
-            found.nvml.ask("nvmlSystemGetDriverVersion") or "0",
-            found.nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or 0,
+            found.nvml.ask_system("nvmlSystemGetDriverVersion") or "0",
+            found.nvml.ask_system("nvmlSystemGetCudaDriverVersion_v2") or 0,
             seen,
             _memory_available(),
-            _strangers(found.nvml, found.handles()),
+            _strangers(found),
             probed.error,
         )
 
 
-def _gpu(found: NvmlGpus, each: GpuReading | LostGpu, problems: Mapping[str, str], device: _Device) -> HealthGpu:
+def _read_extras(nvml: Nvml, handle: Handle) -> _Extras:
+    return _Extras(
+        nvml.try_ask("nvmlDeviceGetComputeMode", handle) or _DEFAULT_MODE,
+        nvml.try_ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        nvml.try_ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+    )
+
+
+def _gpu(
+    each: GpuReading | LostGpu, extras: Mapping[str, _Extras], problems: Mapping[str, str], device: _Device
+) -> HealthGpu:
     if isinstance(each, LostGpu):
         return HealthGpu(each.index, 0, problem=each.message or _LOST)
-    nvml, handle = found.nvml, found.handles()[each.uuid]
-    mode = nvml.try_ask("nvmlDeviceGetComputeMode", handle) or _DEFAULT_MODE
+    extra = extras.get(each.uuid, _Extras())
     problem = problems.get(each.uuid, "")
     return HealthGpu(
         each.index,
         each.memory_total,
-        nvml.try_ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
-        nvml.try_ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        extra.pcie_width,
+        extra.pcie_width_max,
         each.vitals.temperature,
         each.vitals.ecc_uncorrected,
-        _MODES.get(mode, ""),
+        _MODES.get(extra.compute_mode, ""),
         # Heat and memory errors have lines of their own.
         "" if any(word in problem for word in _OWN_LINES) else problem,
         device.stream_memory_operations,
@@ -96,17 +116,18 @@ def _gpu(found: NvmlGpus, each: GpuReading | LostGpu, problems: Mapping[str, str
     )
 
 
-def _strangers(nvml: Nvml, handles: Mapping[str, Handle]) -> list[tuple[int, int]]:
+def _strangers(found: NvmlGpus) -> list[tuple[int, int]]:
     """Pairs of GPUs without access to each other's memory."""
-    found: list[tuple[int, int]] = []
-    for (one, first), (other, second) in itertools.combinations(enumerate(handles.values()), 2):
-        try:
-            status = nvml.ask("nvmlDeviceGetP2PStatus", first, second, _P2P_READ)
-        except GpuLostError:
-            status = None
-        if status:
-            found.append((one, other))
-    return found
+    index = {gpu.uuid: index for index, gpu in found.known().items()}
+    handles, nvml = found.handles(), found.nvml
+
+    def others(handle: Handle) -> list[int]:
+        pairs = [(index[uuid], each) for uuid, each in handles.items() if each is not handle]
+        return [at for at, each in pairs if nvml.try_ask("nvmlDeviceGetP2PStatus", handle, each, _P2P_READ)]
+
+    asked = found.ask_each("peers", others)
+    pairs = ((index[uuid], other) for uuid, strangers in asked.items() for other in strangers)
+    return sorted({(min(pair), max(pair)) for pair in pairs})
 
 
 def _probe_cuda(env: Mapping[str, str]) -> _Probed:
@@ -114,9 +135,8 @@ def _probe_cuda(env: Mapping[str, str]) -> _Probed:
     environment = {**env, **(client_environment(folder, env) if is_running(folder) else {})}
     command = [sys.executable, "-m", "milligpu.checks.cuda_probe"]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True
-        )
+        done = run_program(command, _PROBE_SECONDS, env=environment)
+        done.check_returncode()
         return msgspec.json.decode(done.stdout, type=_Probed)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return _Probed(error=f"the CUDA driver did not answer: {error}")

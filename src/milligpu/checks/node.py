@@ -23,8 +23,8 @@ def driver(settings: AgentSettings, env: Mapping[str, str]) -> Iterable[CheckRes
     """NVML answers, each GPU is healthy, and the driver files that containers need exist."""
     host = find_host_paths(settings.host_root, settings.driver_root, env)
     with open_node_nvml(host) as gpus:
-        count = gpus.nvml.count()
-        version = gpus.nvml.ask("nvmlSystemGetDriverVersion")
+        count = gpus.count()
+        version = gpus.nvml.ask_system("nvmlSystemGetDriverVersion") or "unknown"
         if not count:
             yield failed(
                 "driver", f"version {version} finds no GPU", "look at: dmesg; lspci | grep -i nvidia; nvidia-smi"

@@ -212,7 +212,7 @@ def _serve_machine(settings: AgentSettings, kill_outside: bool) -> int:
     folder = SERVICE if os.geteuid() == 0 else ServicePaths.own(os.environ).folder
     try:
         with NvmlGpus() as nvml:
-            settings.check_indices(len(nvml.handles()))
+            settings.check_indices(nvml.count())
     except Unavailable:
         pass  # software GPUs are started with the first command
     return run(

@@ -53,6 +53,11 @@ COMMANDS: dict[str, CommandHelp] = {
         "milligpu softgpu exec --model A100-40GBx2,T4x2 -- milligpu gpu list",
         "node",
     ),
+    "experiment": CommandHelp(
+        "milligpu.cli.experiment",
+        "Measure what sharing a GPU does to density, throughput, latency and cost.",
+        "milligpu experiment density --model K80 --size 228Mi",
+    ),
     "explain": CommandHelp(
         "milligpu.cli.explain",
         "Explain why a pod waits for a GPU, or show which GPUs it has.",

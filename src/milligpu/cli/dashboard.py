@@ -41,6 +41,9 @@ from milligpu.model.errors import BadRequest, Unavailable
 )
 @click.option("--history", metavar="FILE", help="File of the history (default: in ~/.local/state/milligpu).")
 @click.option("--prices", metavar="FILE", help="Prices of GPU models per hour, as TOML.")
+@click.option(
+    "--save", metavar="FILE", help="HTML file to write at the end: one page of the last hour with its data inside."
+)
 def command(  # noqa: PLR0917 - as click calls it
     cluster: bool | None,
     kubeconfig: str | None,
@@ -51,6 +54,7 @@ def command(  # noqa: PLR0917 - as click calls it
     interval: float | None,
     history: str | None,
     prices: str | None,
+    save: str | None,
 ) -> None:
     """Serve pages about GPUs, shares, what waits, cost and health, and print the address to open.
 
@@ -89,6 +93,7 @@ def command(  # noqa: PLR0917 - as click calls it
             interval_s=interval or (10.0 if wide else 2.0),
             history=Path(history) if history else history_path(wide, kubeconfig),
             prices=load_prices(prices),
+            save=Path(save) if save else None,
         ),
         say=lambda text: click.echo(text, err=True),
     )

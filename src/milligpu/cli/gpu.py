@@ -145,7 +145,8 @@ def _cells(row: _Row, *, wide: bool) -> list[str]:
     if isinstance(row.reading, LostGpu):
         return [str(row.reading.index), name, uuid, "-", "-", "-", health]
     reading = row.reading
-    memory = f"{reading.memory_used} / {reading.memory_total} MiB"
+    used = "-" if reading.memory_used is None else reading.memory_used
+    memory = f"{used} / {reading.memory_total} MiB"
     return [
         str(reading.index),
         name,
@@ -207,7 +208,7 @@ def _readings(reading: GpuReading) -> dict[str, object]:
         "temperature_celsius": reading.vitals.temperature,
         "power_milliwatts": reading.milliwatts,
         "power_limit_milliwatts": reading.milliwatts_limit,
-        "energy_millijoules": reading.millijoules,
+        "energy_millijoules": reading.vitals.millijoules,
         "clock_mhz": reading.clock_mhz,
         "memory_clock_mhz": reading.memory_clock_mhz,
         "throttled": sorted(reading.throttled),

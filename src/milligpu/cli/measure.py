@@ -58,6 +58,7 @@ def enforce(names: tuple[str, ...], output: OutputFormat) -> None:
         "ARBITER CPU %",
         "LAUNCH +NS",
         "ON ONE CORE",
+        "TIMES IDEAL",
     ]
     rows = [
         [
@@ -75,6 +76,7 @@ def enforce(names: tuple[str, ...], output: OutputFormat) -> None:
                     result.arbiter_cpu_percent,
                     result.launch_ns_over_bare,
                     result.launch_ns_over_bare_one_core,
+                    result.times_ideal,
                 )
             ),
         ]

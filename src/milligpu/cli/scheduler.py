@@ -1,10 +1,12 @@
 """`milligpu scheduler`: the scheduler service, and the files that a cluster needs for it."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from milligpu.scheduler.settings import SchedulerSettings
     from milligpu.webhook.service import WebhookSettings
 
-_ABSENT_S = 10.0
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -111,6 +112,13 @@ def command() -> None:
     help='Classes to keep in the cluster, such as [{"name": "gold", "requirements": "memory>=16Gi"}]. Others that'
     " were declared here before are deleted; classes that you created are not touched.",
 )
+@click.option(
+    "--client-image",
+    default="",
+    metavar="IMAGE",
+    help="Image with the client of GPU servers, for pods with the annotation milligpu.dev/attach; without it they "
+    "are refused.",
+)
 @dialect_options()
 def serve(  # noqa: PLR0917 - as click calls it
     kubeconfig: str | None,
@@ -128,6 +136,7 @@ def serve(  # noqa: PLR0917 - as click calls it
     webhook_host: str,
     webhook_names: tuple[str, ...],
     classes: str | None,
+    client_image: str,
     settings: DialectSettings,
 ) -> None:
     """Run the scheduler service until SIGTERM.
@@ -147,7 +156,7 @@ def serve(  # noqa: PLR0917 - as click calls it
 
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise click.UsageError("--tls-cert and --tls-key need each other, and --tls-client-ca needs both")
-    form = NormalForm(settings, schedulers[0])
+    form = NormalForm(settings, schedulers[0], client_image=client_image)
     webhook = WebhookSettings(webhook_host, webhook_port, webhook_names, form) if webhook_port else None
     service = SchedulerSettings(
         identity=identity or f"{socket.gethostname()}-{os.getpid()}",
@@ -176,28 +185,32 @@ def _followed(name: str) -> "FollowedLease":
 
 
 async def _serve(kubeconfig: str | None, settings: "SchedulerSettings", webhook: "WebhookSettings | None") -> None:
-    """Run the scheduler service, and the webhook next to it, until SIGTERM or SIGINT; they share watches."""
+    """Run the scheduler service, and the webhook in a thread of its own, until SIGTERM or SIGINT.
+
+    If one of both ends, for whatever reason, so does the other.
+    """
     from milligpu.kube.api import ApiClient
     from milligpu.kube.config import find_cluster
-    from milligpu.kube.watch import SharedWatch, Watch
+    from milligpu.kube.watch import ABSENT_S, SharedWatch, Watch
     from milligpu.model.names import CLASSES_PATH, QUEUES_PATH
     from milligpu.scheduler import service as scheduler
-    from milligpu.webhook import service as admission
+    from milligpu.webhook.own_thread import run_in_thread
     from milligpu.wire.kubernetes import KubeGpuClass, KubeGpuQueue, KubeNode
 
+    # Modules and their functions stay: a search for garbage among them would stop all answers for some 0.1 s.
+    gc.freeze()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with ApiClient(find_cluster(kubeconfig)) as api:
         nodes = SharedWatch(Watch(api, "/api/v1/nodes", KubeNode))
-        # A cluster without the CRD refuses the watch; this is how soon a new one is found.
-        listed = Watch(api, CLASSES_PATH, KubeGpuClass, retry_s=_ABSENT_S, optional=True)
+        listed = Watch(api, CLASSES_PATH, KubeGpuClass, retry_s=ABSENT_S, optional=True)
         classes = SharedWatch(listed)
-        queues = SharedWatch(Watch(api, QUEUES_PATH, KubeGpuQueue, retry_s=_ABSENT_S, optional=True))
+        queues = SharedWatch(Watch(api, QUEUES_PATH, KubeGpuQueue, retry_s=ABSENT_S, optional=True))
         programs: list[Coroutine[Any, Any, object]] = [nodes.run(), classes.run(), queues.run()]
         programs.append(scheduler.serve(api, settings, nodes, classes, queues))
         if webhook is not None:
-            programs.append(admission.serve(api, webhook, nodes, classes, queues))
+            programs.append(run_in_thread("webhook", partial(_serve_webhook, kubeconfig, webhook)))
         tasks = {asyncio.create_task(program) for program in (*programs, stop.wait())}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -205,6 +218,16 @@ async def _serve(kubeconfig: str | None, settings: "SchedulerSettings", webhook:
         await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()
+
+
+async def _serve_webhook(kubeconfig: str | None, settings: "WebhookSettings") -> None:
+    """Review pods until cancelled, with a client and watches of its own: nothing is shared between the threads."""
+    from milligpu.kube.api import ApiClient
+    from milligpu.kube.config import find_cluster
+    from milligpu.webhook import service as admission
+
+    async with ApiClient(find_cluster(kubeconfig)) as api:
+        await admission.serve(api, settings)
 
 
 @command.command()

@@ -1,12 +1,15 @@
 """`milligpu server`: share this machine's GPUs with programs on other machines."""
 
+import socket
 from pathlib import Path
 
 import click
 
 from milligpu.cli.pool_options import parse_duration
+from milligpu.model.attach import parse_server_name
+from milligpu.model.errors import BadRequest
 from milligpu.remote.pool import DEFAULT_FOLDER, read_pool
-from milligpu.remote.server import ServerSettings, run
+from milligpu.remote.server import ClusterSettings, ServerSettings, run
 from milligpu.remote.token_file import PORT, parse_server
 
 
@@ -56,6 +59,22 @@ from milligpu.remote.token_file import PORT, parse_server
     metavar="SECONDS",
     help="Time between exchanges of revoked tokens with other servers.",
 )
+@click.option(
+    "--cluster",
+    is_flag=True,
+    help="Give shares to pods of a Kubernetes cluster (annotation milligpu.dev/attach), and report to it.",
+)
+@click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Kubeconfig of that cluster (default: the pod's service account, else as kubectl).",
+)
+@click.option("--name", metavar="NAME", help="Name of this server's GpuServer object (default: the host name).")
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="Address at which pods reach this server; only with --cluster (default: the host name and the port).",
+)
 @click.option("--idle-limit", metavar="TIME", help="End sessions that leave their GPU unused for so long: 30m.")
 def command(
     *,
@@ -66,12 +85,20 @@ def command(
     peers: tuple[str, ...],
     exchange_interval: float,
     idle_limit: str | None,
+    cluster: bool,
+    kubeconfig: str | None,
+    name: str | None,
+    address: str | None,
 ) -> int:
     """Serve GPUs over the network: clients run `milligpu run --remote` or `bitfusion run` with a token of the pool.
 
     Sessions get shares from this machine's session service, like local commands, and are held to them here.
     """
     host, _, port = parse_server("--listen", listen).rpartition(":")
+    if cluster and plain:
+        raise BadRequest("--plain", None, "left out with --cluster: the tokens of pods need TLS")
+    if not cluster and (kubeconfig or name or address):
+        raise BadRequest("--cluster", None, "set, because --kubeconfig, --name or --address is given")
     settings = ServerSettings(
         host.strip("[]"),
         int(port),
@@ -81,5 +108,12 @@ def command(
         tuple(parse_server("--peer", each) for each in peers),
         exchange_interval,
         None if idle_limit is None else parse_duration("--idle-limit", idle_limit),
+        _cluster(kubeconfig, name, address, port) if cluster else None,
     )
     return run(settings, read_pool(folder))
+
+
+def _cluster(kubeconfig: str | None, name: str | None, address: str | None, port: str) -> ClusterSettings:
+    host = socket.gethostname()
+    reached = parse_server("--address", address or f"{host}:{port}")
+    return ClusterSettings(parse_server_name("--name", name or host.lower()), reached, kubeconfig)

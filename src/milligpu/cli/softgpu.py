@@ -170,6 +170,9 @@ def status(output: OutputFormat) -> None:
 @click.option("--ecc", metavar="COUNT", help="Add this many uncorrectable memory errors.")
 @click.option("--temperature", metavar="CELSIUS", help="Temperature to report, in degrees Celsius.")
 @click.option("--throttle", metavar="REASON", help="Throttle the clocks: power, thermal or power-brake.")
+@click.option("--replays", metavar="COUNT", help="Add this many replays of the PCIe link.")
+@click.option("--encoder", metavar="PERCENT", help="Utilization of the video encoder to report.")
+@click.option("--decoder", metavar="PERCENT", help="Utilization of the video decoder to report.")
 @click.option("--lost", is_flag=True, help="Let the GPU fall off the bus.")
 @click.option("--clear", is_flag=True, help="Clear all faults of the GPU; CUDA contexts that failed stay failed.")
 def fault(gpu: str, **asked: object) -> None:

@@ -61,7 +61,7 @@ def _translate(file: str, settings: DialectSettings) -> Iterator[TranslatedManif
             continue
         metadata = _mapping(found.get("metadata"))
         try:
-            answer: PodRequest | BadRequest = dialects.read_new_pod(_pod(where, found), settings)
+            answer: PodRequest | BadRequest = dialects.read_pod(_pod(where, found), settings)
         except BadRequest as error:
             answer = error
         name = str(metadata.get("name") or metadata.get("generateName") or "")

@@ -41,7 +41,7 @@ def command() -> None:
 @command.command()
 @_kubeconfig
 def announce(kubeconfig: str | None) -> None:
-    """Write an event on each pod that still uses a GPU."""
+    """Write an event on each pod that still uses a GPU, or waits for one in a queue."""
     from milligpu.installation.uninstall import announce as run
 
     asyncio.run(_with_api(kubeconfig, lambda api: run(api, click.echo)))
@@ -54,7 +54,7 @@ def announce(kubeconfig: str | None) -> None:
 @_timeout
 @_kubeconfig
 def cluster(namespace: str, timeout: float, kubeconfig: str | None) -> None:
-    """Remove milligpu's annotations, labels, taints and conditions of nodes, and its Leases.
+    """Remove milligpu's annotations, labels, taints and conditions of nodes, gates of pods, and its Leases.
 
     Waits until milligpu's programs have ended, because they would write all of it again.
     """

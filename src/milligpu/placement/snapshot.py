@@ -8,6 +8,7 @@ share its CPU and memory; a node without a GPU is one row without GPUs.
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -291,6 +292,13 @@ class Snapshot:
         self._book(holding, cells, +1)
         return holding
 
+    def use(self, node: str, cpu_milli: int, memory_mib: int) -> None:
+        """Count CPU and memory that a pod without a GPU uses, or no longer uses; an unknown node has none."""
+        for row in self.rows_of.get(node, ()):
+            self.cpu[row] -= cpu_milli
+            self.memory[row] -= memory_mib
+            self._note(row)
+
     def holdings_on(self, node: str) -> list[Holding]:
         """What runs on a node, in the order of the pods' names."""
         return [self.holdings[pod] for pod in sorted(self._on_node[node])]
@@ -364,6 +372,10 @@ class Snapshot:
         self.residue[row] = residue
         self.offered[row] = offered
         self.distinct[row] = distinct
+        self._note(row)
+
+    def _note(self, row: int) -> None:
+        """Record that a row changed."""
         self._log.append(row)
         if len(self._log) > _LOG_MAX:
             self._log_start += len(self._log)
@@ -388,12 +400,20 @@ class Snapshot:
 
 
 def _wiring(gpus: Sequence[Gpu]) -> GpuTopology:
+    if not any(gpu.links for gpu in gpus):
+        return _unlinked(tuple(gpu.numa for gpu in gpus))
     ranks = tuple(tuple(_rank(a.links.get(b.uuid)) for b in gpus) for a in gpus)
     nvlink = tuple(
         sum(1 << j for j, b in enumerate(gpus) if (link := a.links.get(b.uuid)) is not None and link.is_nvlink)
         for a in gpus
     )
     return GpuTopology(tuple(gpu.numa for gpu in gpus), nvlink, ranks)
+
+
+@lru_cache(maxsize=256)
+def _unlinked(numa: tuple[int, ...]) -> GpuTopology:
+    """GPUs without known links: one value for thousands of nodes."""
+    return GpuTopology(numa, (0,) * len(numa), ((0,) * len(numa),) * len(numa))
 
 
 def _rank(link: GpuLink | None) -> int:

@@ -8,6 +8,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -110,7 +111,8 @@ class LocalGpuSource:
             self._locks = GpuLocks(folder / "claims" if folder else MACHINE)
         self._locks.hold([gpu.uuid for gpu in self._machine.gpus])
         if self._nvml is not None:
-            self._xids = XidEvents(self._nvml)
+            with suppress(Unavailable):  # then the GPUs are monitored by their readings alone
+                self._xids = XidEvents(self._nvml)
         return self._with_health(self._machine)
 
     def known(self) -> MachineGpus | None:
@@ -125,8 +127,9 @@ class LocalGpuSource:
         if self._nvml is None:
             return machine
         reported: list[XidEvent] = []
-        while self._xids is not None and (event := self._xids.wait(0)) is not None:
-            reported.append(event)
+        with suppress(Unavailable):
+            while self._xids is not None and (event := self._xids.wait(0)) is not None:
+                reported.append(event)
         self._health.note(reported, self._nvml.vitals())
         return replace(machine, gpus=tuple(map(self._health.apply, machine.gpus)))
 
@@ -135,7 +138,7 @@ class LocalGpuSource:
             raise Unavailable("the GPUs were not discovered yet")
         folder = self._machine.softgpu
         env = {**self._env, **(client_environment(folder, self._env) if folder else {})}
-        version = str(self._nvml.nvml.try_ask("nvmlSystemGetDriverVersion") or "") if self._nvml else ""
+        version = str(self._nvml.nvml.ask_system("nvmlSystemGetDriverVersion") or "") if self._nvml else ""
         found = next(each for each in self._machine.gpus if each.uuid == gpu)
         return self._overheads.of(found, self._machine.drivers.cuda, env, version=version)
 

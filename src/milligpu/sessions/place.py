@@ -36,11 +36,11 @@ class SessionPlacer:
 
     def decide(self, session: str, request: SessionRequest, grants: Grants) -> Grant | NoFit:
         """Choose GPUs for a new session."""
-        return self._decide(session, request, grants)
+        return self._decide(session, request, grants, request.gpus)
 
     def never_fits(self, session: str, request: SessionRequest) -> NoFit | None:
         """Say why waiting would not help: the request does not fit even when all other sessions have ended."""
-        answer = self._decide(session, request, {})
+        answer = self._decide(session, request, {}, request.gpus)
         return answer if isinstance(answer, NoFit) else None
 
     def resize(self, session: str, present: Grant, request: SessionRequest, grants: Grants) -> Grant | NoFit:

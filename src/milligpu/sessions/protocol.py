@@ -32,6 +32,8 @@ class RequestShare(SessionMessage, frozen=True, tag="take"):
     policy: SharePolicy | None = None
     priority: int = 0
     wait: bool = True
+    gpus: list[str] | None = None
+    """The GPUs on which the share must be; None: whichever fit."""
 
 
 class ResizeShare(SessionMessage, frozen=True, tag="resize"):

@@ -16,6 +16,8 @@ class SessionRequest:
     share: ShareRequest
     policy: SharePolicy | None = None
     priority: int = 0
+    gpus: tuple[str, ...] | None = None
+    """The GPUs on which the share must be; None: whichever fit."""
 
     def __post_init__(self) -> None:
         problem = policy_problem(self.share, self.policy)

@@ -208,7 +208,8 @@ class _Client:
                 if self._waiting is not None:
                     raise BadRequest("request", "a second share", "sent once: a process holds one share")
                 share = session_share(request.count, *_amounts(request))
-                asked = SessionRequest(share, request.policy, parse_priority("priority", request.priority))
+                gpus = None if request.gpus is None else tuple(request.gpus)
+                asked = SessionRequest(share, request.policy, parse_priority("priority", request.priority), gpus)
                 self._waiting = self._manager.request(
                     self._process, tuple(request.command), asked, self._say, wait=request.wait
                 )

@@ -101,8 +101,15 @@ def _gpu(manager: SessionManager, index: int, gpu: Gpu, reading: GpuReading | No
         memory_used=None if reading is None else _memory(reading),
         temperature=None if reading is None else reading.vitals.temperature,
         power=None if reading is None or reading.milliwatts is None else reading.milliwatts / 1000,
+        throttled=None if reading is None else _throttled(reading),
         policy=manager.placer.gpus_with_policy(grants).get(gpu.uuid, gpu).policy,
     )
+
+
+def _throttled(reading: GpuReading) -> dict[str, float] | None:
+    """Seconds by reason; None where the driver does not count them, because nobody samples here."""
+    times = reading.vitals.throttled_ns
+    return None if times is None else {str(reason): time / 1e9 for reason, time in times.items()}
 
 
 def _memory(reading: GpuReading) -> int:

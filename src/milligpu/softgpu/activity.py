@@ -17,6 +17,7 @@ from milligpu.native import library
 _HEAD = struct.Struct("<4Id4Q")
 _SLOT = struct.Struct("<2I5Q")
 _FAULTS, _FAULTS_AT = struct.Struct("<2I"), 96
+_PEERS, _PEERS_AT = struct.Struct("<2Q"), 168
 _SLOTS, _SLOT_BYTES, _FIRST_SLOT = 512, 3144, 192
 PAGE_BYTES = _FIRST_SLOT + _SLOTS * _SLOT_BYTES
 
@@ -79,6 +80,11 @@ class Activity:
         self._shown[slot] = busy
         pid, _, _, _, *copies = _SLOT.unpack_from(self._memory, _FIRST_SLOT + slot * _SLOT_BYTES)
         return ProcessActivity(pid, busy, *copies)
+
+    def peer_bytes(self) -> tuple[int, int]:
+        """Bytes that came from other GPUs and went to them, so far."""
+        received, sent = _PEERS.unpack_from(self._memory, _PEERS_AT)
+        return received, sent
 
     def ended_busy(self) -> int:
         """Nanoseconds of work done by contexts that are closed."""

@@ -13,6 +13,8 @@ XID_MAX = 999
 ECC_MAX = 1_000_000
 # The highest temperature that the sensors can report.
 CELSIUS_MAX = 127
+REPLAYS_MAX = 1_000_000
+PERCENT_MAX = 100
 
 XID_ECC, XID_LOST = 48, 79
 # NVML's numbers for kinds of events; 0 is ours: clients check whether the GPU is lost.
@@ -45,6 +47,9 @@ class Fault:
     ecc: int | None = None
     temperature: int | None = None
     throttle: InjectedThrottle | None = None
+    replays: int | None = None
+    encoder: int | None = None
+    decoder: int | None = None
     lost: bool = False
 
 
@@ -59,6 +64,9 @@ def parse_fault(raw: Mapping[str, object]) -> Fault:
         ecc=_whole("ecc", raw.get("ecc"), 1, ECC_MAX),
         temperature=_whole("temperature", raw.get("temperature"), 0, CELSIUS_MAX),
         throttle=_throttle(raw.get("throttle")),
+        replays=_whole("replays", raw.get("replays"), 1, REPLAYS_MAX),
+        encoder=_whole("encoder", raw.get("encoder"), 0, PERCENT_MAX),
+        decoder=_whole("decoder", raw.get("decoder"), 0, PERCENT_MAX),
         lost=raw.get("lost") is True,
     )
     if fault == Fault():
@@ -85,6 +93,11 @@ class FaultState:
 
     temperature: int | None = None
     throttle: InjectedThrottle | None = None
+    replays: int = 0
+    """Packets that the PCIe link sent again, since the driver was loaded."""
+    encoder: int = 0
+    decoder: int = 0
+    """Percent of the time in which the video engines work; no CUDA program uses them here."""
     lost: bool = False
     reset_needed: bool = False
     """Set by an error of the GPU itself, not of an application; NVML has a field for it."""
@@ -99,11 +112,15 @@ class FaultState:
         if fault.clear:
             events += [(EVENT_CHECK, 0)] if self.lost else []
             self.temperature, self.throttle, self.ecc_volatile = None, None, [0, 0]
+            self.encoder = self.decoder = 0
             self.lost = self.reset_needed = False
         if fault.temperature is not None:
             self.temperature = fault.temperature
         if fault.throttle is not None:
             self.throttle = fault.throttle
+        self.replays += fault.replays or 0
+        self.encoder = self.encoder if fault.encoder is None else fault.encoder
+        self.decoder = self.decoder if fault.decoder is None else fault.decoder
         if fault.ecc is not None:
             self.ecc_volatile[1] += fault.ecc
             self.ecc_aggregate[1] += fault.ecc

@@ -40,7 +40,7 @@ class Management:
         self.sensors = SensorModel(gpu.model, time.monotonic_ns())
         self._epoch = time.time_ns() - time.monotonic_ns()
         self._persistence = False
-        self._slowed = {InjectedThrottle.POWER: 0, InjectedThrottle.THERMAL: 0}
+        self._slowed = dict.fromkeys(InjectedThrottle, 0)
         self._listeners: dict[socket.socket, int] = {}
 
     @property
@@ -60,7 +60,7 @@ class Management:
         if elapsed < _FRESH:
             return
         held = self._throttle()
-        if held is not None and held in self._slowed:
+        if held is not None:
             self._slowed[held] += elapsed
         work: dict[Context, Work] = {}
         for client in self.account.clients:
@@ -181,6 +181,7 @@ class Management:
     def _reading(self) -> nvml_wire.WireReading:
         load, held, model = self.sensors.load(), self._throttle(), self.gpu.model
         working, part = load.busy > 0 or load.copying > 0, _HELD[held] if held else 100
+        pcie, links = self._traffic()
         return nvml_wire.WireReading(
             microseconds=self._microseconds(self.sensors.now),
             used=self.account.used,
@@ -190,6 +191,9 @@ class Management:
             ecc_aggregate=(ctypes.c_uint64 * 2)(*self.faults.ecc_aggregate),
             slowed_power=self._slowed[InjectedThrottle.POWER],
             slowed_thermal=self._slowed[InjectedThrottle.THERMAL],
+            slowed_brake=self._slowed[InjectedThrottle.POWER_BRAKE],
+            pcie_total=(ctypes.c_uint64 * 2)(*pcie),
+            link_total=(ctypes.c_uint64 * 2)(*links),
             utilization=_percent(load.busy),
             memory_utilization=_percent(load.copying),
             temperature=self._temperature(),
@@ -204,7 +208,16 @@ class Management:
             persistence=self._persistence,
             accounting=self.sensors.accounting,
             recovery=self.faults.reset_needed,
+            replays=self.faults.replays,
+            encoder=self.faults.encoder,
+            decoder=self.faults.decoder,
         )
+
+    def _traffic(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Bytes sent and received over PCIe and over NVLink: a GPU that has links uses them for all peer copies."""
+        received, sent = self.activity.peer_bytes()
+        pcie = (self.sensors.sent, self.sensors.received)
+        return (pcie, (sent, received)) if self.gpu.links else ((pcie[0] + sent, pcie[1] + received), (0, 0))
 
     def _samples(self, newer: int) -> list[nvml_wire.WireSample]:
         stamp = self._microseconds(self.sensors.now)

@@ -104,6 +104,8 @@ class SensorModel:
     power_limit: int = 0
     celsius: float = 0.0
     millijoules: float = 0.0
+    received: int = 0
+    sent: int = 0
     accounting: bool = False
     accounted: dict[int, AccountedProcess] = field(default_factory=dict[int, AccountedProcess])
     known: Mapping[Context, Work] = field(default_factory=dict[Context, Work])
@@ -123,6 +125,9 @@ class SensorModel:
             done[context.pid] = done.get(context.pid, Work()).plus(part)
         span = _Span(self.now, now, done)
         self.known, self.now = dict(work), now
+        total = span.total
+        self.received += total.received
+        self.sent += total.sent
         self._heat(span)
         self._account(span, memory)
         self._spans.append(span)

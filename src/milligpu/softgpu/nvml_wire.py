@@ -62,10 +62,12 @@ class WireReading(ctypes.LittleEndianStructure):
     _fields_ = (
         [(name, _U64) for name in ("microseconds", "used", "energy", "reasons")]
         + [("ecc_volatile", _U64 * 2), ("ecc_aggregate", _U64 * 2)]
-        + [(name, _U64) for name in ("slowed_power", "slowed_thermal")]
+        + [(name, _U64) for name in ("slowed_power", "slowed_thermal", "slowed_brake")]
+        + [("pcie_total", _U64 * 2), ("link_total", _U64 * 2)]
         + [(name, _U32) for name in ("utilization", "memory_utilization", "temperature", "power", "power_limit")]
         + [(name, _U32) for name in ("clock_graphics", "clock_memory", "clock_video", "performance_state")]
         + [(name, _U32) for name in ("pcie_sent", "pcie_received", "persistence", "accounting", "recovery")]
+        + [(name, _U32) for name in ("replays", "encoder", "decoder", "reserved")]
     )
 
 
@@ -107,5 +109,5 @@ class WireAccounting(ctypes.LittleEndianStructure):
 
 assert (ctypes.sizeof(WireFacts), ctypes.sizeof(WireReading)) == (
     440,
-    136,
+    192,
 )  # mirrored by static assertions in watch.h

@@ -12,7 +12,6 @@ from pathlib import Path
 from milligpu.model.errors import Unavailable
 from milligpu.native import library
 from milligpu.nvml.gpus import NvmlGpus
-from milligpu.nvml.library import GpuLostError
 from milligpu.sessions.gpu_source import open_nvml
 from milligpu.softgpu.models import DEFAULT_MODEL
 from milligpu.softgpu.names import SOCKET_VARIABLE
@@ -22,7 +21,7 @@ from milligpu.tenancy.tenant import NVML
 from milligpu.verify.privacy import PrivateWords
 from milligpu.wire.verify import VerifiedGpu, VerifiedMachine
 
-_SERIALS = ("nvmlDeviceGetSerial", "nvmlDeviceGetBoardPartNumber", "nvmlDeviceGetUUID")
+_SERIALS = ("nvmlDeviceGetSerial", "nvmlDeviceGetBoardPartNumber")
 _RELEASE = Path("/etc/os-release")
 
 
@@ -54,12 +53,12 @@ def is_software(env: Mapping[str, str]) -> bool:
 
 def describe(gpus: NvmlGpus) -> VerifiedMachine:
     """Describe the machine by models and versions only."""
-    cuda = gpus.nvml.ask("nvmlSystemGetCudaDriverVersion") or 0
+    cuda = gpus.nvml.ask_system("nvmlSystemGetCudaDriverVersion") or 0
     release = _release()
     return VerifiedMachine(
         is_software(os.environ),
         [VerifiedGpu(gpu.model, gpu.mib, str(gpu.capability)) for gpu in gpus.known().values()],
-        str(gpus.nvml.ask("nvmlSystemGetDriverVersion") or "unknown"),
+        str(gpus.nvml.ask_system("nvmlSystemGetDriverVersion") or "unknown"),
         f"{cuda // 1000}.{cuda % 1000 // 10}",
         f"{release.get('ID', 'linux')} {release.get('VERSION_ID', '')}".strip(),
         # What comes after the numbers is a name that somebody gave to a build.
@@ -79,13 +78,9 @@ def private_words(gpus: NvmlGpus, env: Mapping[str, str]) -> PrivateWords:
     """Collect what identifies this machine and its user."""
     host = socket.gethostname()
     users = {getpass.getuser(), *(env.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))}
-    serials: set[str] = set()
-    for handle in gpus.handles().values():
-        for function in _SERIALS:
-            try:
-                value = gpus.nvml.ask(function, handle)
-            except GpuLostError:
-                continue
+    serials: set[str] = {gpu.uuid for gpu in gpus.known().values()}
+    for function in _SERIALS:
+        for value in gpus.ask_each(function, lambda handle, asked=function: gpus.nvml.ask(asked, handle)).values():
             if value:
                 serials.add(value.decode() if isinstance(value, bytes) else str(value))
     return PrivateWords([host, host.partition(".")[0]], users, serials)
