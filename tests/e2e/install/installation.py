@@ -41,6 +41,15 @@ def readme_commands() -> list[tuple[str, list[str]]]:
     return found
 
 
+def kinds_to_delete() -> list[str]:
+    """The CRDs that docs/install.md deletes by hand, because the chart keeps them."""
+    line = re.search(r"^\$ kubectl delete crd (.*?)  #", (ROOT / "docs/install.md").read_text(), re.MULTILINE)
+    assert line
+    return subprocess.run(
+        ["bash", "-c", f"echo {line[1]}"], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
 def run_milligpu(*arguments: str) -> str:
     """Run the command line; it must succeed."""
     command = [str(Path(sys.executable).with_name("milligpu")), *arguments]

@@ -12,7 +12,7 @@ from devcluster import images
 from devcluster.fixtures import new_namespace
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
-from tests.e2e.install.installation import NAMESPACE, RELEASE, Installation, run_milligpu
+from tests.e2e.install.installation import NAMESPACE, RELEASE, Installation, kinds_to_delete, run_milligpu
 from tests.e2e.install.traces import in_namespace, traces
 from tests.e2e.life.test_upgrade import Stream
 from tests.e2e.scheduling import grants, overcommitted
@@ -143,8 +143,7 @@ def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_n
     assert cluster.kubectl(*gates) == ""
     assert in_namespace(cluster, NAMESPACE) == {"configmap/kube-root-ca.crt", "serviceaccount/default"}
     # With the CRDs go all objects of their kinds, so the chart keeps them.
-    ours = (f"{kind}.milligpu.dev" for kind in ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars"))
-    cluster.kubectl("delete", "crd", *ours, "sharepods.kubeshare.nthu")
+    cluster.kubectl("delete", "crd", *kinds_to_delete())
     cluster.kubectl("delete", "namespace", NAMESPACE)
     assert traces(cluster) == installation.before
     # Pods without GPUs do not need milligpu.
