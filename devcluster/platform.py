@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class SchedulerService:
         command = [str(PROGRAM), "scheduler", "serve"]
         command += ["--kubeconfig", str(kubeconfig or cluster.kubeconfig), "--port", str(self.port)]
         self._command = [*command, "--namespace", "default", *arguments]
-        options = dict(zip(arguments, arguments[1:], strict=False))
+        options = dict(pairwise(arguments))
         self._webhook_port = options.get("--webhook-port")
         self._name = name
         self.process: Process = cluster.new_process(name, self._command)
