@@ -106,7 +106,12 @@ class Kubelet:
         self._lets_go = lets_go
         self._asking: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
-        self.registrations = 0
+        self.endpoints: list[str] = []
+        """The sockets that were registered, in order."""
+
+    @property
+    def registrations(self) -> int:
+        return len(self.endpoints)
 
     async def __aenter__(self) -> "Kubelet":
         methods = {"Register": rpc.answering(pb.RegisterRequest, self._register)}
@@ -122,7 +127,7 @@ class Kubelet:
         (self._folder / "kubelet.sock").unlink(missing_ok=True)
 
     async def _register(self, request: pb.RegisterRequest) -> pb.Empty:
-        self.registrations += 1
+        self.endpoints.append(request.endpoint)
         if self.registrations > self._lets_go:
             self._asking.append(asyncio.create_task(self._ask(self._folder / request.endpoint)))
         return pb.Empty()
@@ -151,6 +156,22 @@ def test_a_plugin_registers_again_if_the_kubelet_drops_it_before_asking_for_slot
             return kubelet.registrations
 
     assert asyncio.run(scene()) == 2
+
+
+def test_every_registration_has_a_socket_name_of_its_own_and_leaves_none(tmp_path: Path) -> None:
+    # A kubelet of 1.37 never notices the end of a plugin that registered the same socket twice.
+    async def scene() -> list[str]:
+        async with Kubelet(tmp_path) as kubelet, registered(tmp_path) as plugin:
+            for count in range(2, 6):
+                plugin.register_again()
+                async with asyncio.timeout(30):
+                    while kubelet.registrations < count:
+                        await asyncio.sleep(0.01)
+            return kubelet.endpoints
+
+    endpoints = asyncio.run(scene())
+    assert len(set(endpoints)) == 5
+    assert list(tmp_path.glob("*.sock")) == []
 
 
 @pytest.mark.parametrize("watches", [True, False])

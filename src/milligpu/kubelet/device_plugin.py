@@ -28,6 +28,8 @@ SLOT_MAX = 63
 SLOTS_MAX = 50_000
 
 SOCKET_PATH_MAX = 107
+# One every two seconds for half a year.
+_REGISTRATIONS_MAX = 9_999_999
 
 # While no plugin is registered the kubelet rejects pods for good, so a kubelet that starts is found quickly.
 _POLL_S = 0.1
@@ -77,8 +79,10 @@ class DevicePlugin:
         self._name = f"{SOCKET_PREFIX}{resource.replace('/', '-')}-"
         # A new agent's socket exists next to that of its predecessor.
         self._socket = folder / f"{self._name}{secrets.token_hex(3)}.sock"
-        if len(str(self._socket)) > SOCKET_PATH_MAX:
-            raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters (Linux)")
+        self._registrations = 0
+        longest = self._introduced(_REGISTRATIONS_MAX)
+        if len(str(longest)) > SOCKET_PATH_MAX:
+            raise BadRequest("socket", str(longest), f"at most {SOCKET_PATH_MAX} characters (Linux)")
         self._slots: frozenset[str] = frozenset()
         self._listeners: list[asyncio.Event] = []
         self._again = False
@@ -123,7 +127,8 @@ class DevicePlugin:
                 self.registered.clear()
                 await self._answering.ended()  # the kubelet rejects a pod for good if its Allocate breaks off
                 await server.stop(grace=None)
-                self._socket.unlink(missing_ok=True)
+                for name in self._own_sockets():
+                    name.unlink(missing_ok=True)
 
     async def _stay_registered(self, kubelet: tuple[int, int], watching: "asyncio.Task[None]") -> None:
         """Register again whenever this kubelet drops the plugin, until the kubelet is another one."""
@@ -153,7 +158,30 @@ class DevicePlugin:
         If that happens before it has asked for the slots, no stream of this plugin ends, and nothing else shows it.
         """
         self._asked.clear()
-        return await self._register(self._socket) and await wait_for_event(self._asked, _ASKED_S)
+        try:
+            socket = self._new_name()
+        except OSError:  # the kubelet that starts has just removed the socket
+            return False
+        return await self._register(socket) and await wait_for_event(self._asked, _ASKED_S)
+
+    def _new_name(self) -> Path:
+        """Give the socket another name for one more registration.
+
+        From 1.37 on, the kubelet keeps its plugins by socket. It refuses a socket that is registered a second time,
+        and then forgets the first registration without taking its slots away when the plugin ends.
+        """
+        self._registrations += 1
+        name = self._introduced(self._registrations)
+        name.hardlink_to(self._socket)
+        # The kubelet may not have opened the one before yet.
+        self._introduced(self._registrations - 2).unlink(missing_ok=True)
+        return name
+
+    def _introduced(self, registration: int) -> Path:
+        return self._socket.with_name(f"{self._socket.stem}-{registration}.sock")
+
+    def _own_sockets(self) -> list[Path]:
+        return [self._socket, *self._folder.glob(f"{self._socket.stem}-*.sock")]
 
     def register_again(self) -> None:
         """Register again, because the kubelet may have dropped this plugin."""
@@ -181,11 +209,9 @@ class DevicePlugin:
 
     async def _pass_on(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         async with asyncio.timeout(_SUCCESSOR_S):
-            while not (
-                others := [each for each in self._folder.glob(f"{self._name}*.sock") if each != self._socket]
-            ):
+            while not (others := {*self._folder.glob(f"{self._name}*.sock")} - {*self._own_sockets()}):
                 await asyncio.sleep(_POLL_S)
-        async with rpc.channel(others[0]) as successor:
+        async with rpc.channel(others.pop()) as successor:
             method = f"/{VERSION}.DevicePlugin/Allocate"
             return await rpc.call(successor, method, request, pb.AllocateResponse, _SUCCESSOR_S)
 
