@@ -189,12 +189,14 @@ def test_a_running_pod_keeps_an_unhealthy_gpu_and_gets_an_event(gpu_node: GpuNod
 
     assert not reported()
     inject_fault(gpu_node.softgpu_folder, str(number), {"xid": 79})
-    text = until("an event", lambda: told(cluster, namespace, "stays", "GPUUnhealthy") or None, 30)
-    assert card in text
-    assert "79" in text
-    assert reported()
-    assert wait_for_phase(cluster, namespace, "stays", "Running")
-    inject_fault(gpu_node.softgpu_folder, str(number), {"clear": True})
+    try:
+        text = until("an event", lambda: told(cluster, namespace, "stays", "GPUUnhealthy") or None, 30)
+        assert card in text
+        assert "79" in text
+        until("the metric", reported, 30)
+        assert wait_for_phase(cluster, namespace, "stays", "Running")
+    finally:
+        inject_fault(gpu_node.softgpu_folder, str(number), {"clear": True})
     until("the card to be well", lambda: not reported(), 30)
 
 

@@ -28,8 +28,6 @@ SLOT_MAX = 63
 SLOTS_MAX = 50_000
 
 SOCKET_PATH_MAX = 107
-# One every two seconds for half a year.
-_REGISTRATIONS_MAX = 9_999_999
 
 # While no plugin is registered the kubelet rejects pods for good, so a kubelet that starts is found quickly.
 _POLL_S = 0.1
@@ -78,11 +76,11 @@ class DevicePlugin:
         self._allocate = allocate
         self._name = f"{SOCKET_PREFIX}{resource.replace('/', '-')}-"
         # A new agent's socket exists next to that of its predecessor.
-        self._socket = folder / f"{self._name}{secrets.token_hex(3)}.sock"
-        self._registrations = 0
-        longest = self._introduced(_REGISTRATIONS_MAX)
-        if len(str(longest)) > SOCKET_PATH_MAX:
-            raise BadRequest("socket", str(longest), f"at most {SOCKET_PATH_MAX} characters (Linux)")
+        self._socket = self._unused_name()
+        if len(str(self._socket)) > SOCKET_PATH_MAX:
+            raise BadRequest("socket", str(self._socket), f"at most {SOCKET_PATH_MAX} characters (Linux)")
+        self._registered_names: list[Path] = []
+        """The names of the last two registrations."""
         self._slots: frozenset[str] = frozenset()
         self._listeners: list[asyncio.Event] = []
         self._again = False
@@ -159,29 +157,31 @@ class DevicePlugin:
         """
         self._asked.clear()
         try:
-            socket = self._new_name()
+            socket = self._name_registration()
         except OSError:  # the kubelet that starts has just removed the socket
             return False
         return await self._register(socket) and await wait_for_event(self._asked, _ASKED_S)
 
-    def _new_name(self) -> Path:
+    def _unused_name(self) -> Path:
+        return self._folder / f"{self._name}{secrets.token_hex(3)}.sock"
+
+    def _name_registration(self) -> Path:
         """Give the socket another name for one more registration.
 
         From 1.37 on, the kubelet keeps its plugins by socket. It refuses a socket that is registered a second time,
         and then forgets the first registration without taking its slots away when the plugin ends.
         """
-        self._registrations += 1
-        name = self._introduced(self._registrations)
+        name = self._unused_name()
         name.hardlink_to(self._socket)
-        # The kubelet may not have opened the one before yet.
-        self._introduced(self._registrations - 2).unlink(missing_ok=True)
+        self._registered_names.append(name)
+        # The kubelet may not have opened the name before this one yet.
+        for old in self._registered_names[:-2]:
+            old.unlink(missing_ok=True)
+        del self._registered_names[:-2]
         return name
 
-    def _introduced(self, registration: int) -> Path:
-        return self._socket.with_name(f"{self._socket.stem}-{registration}.sock")
-
     def _own_sockets(self) -> list[Path]:
-        return [self._socket, *self._folder.glob(f"{self._socket.stem}-*.sock")]
+        return [self._socket, *self._registered_names]
 
     def register_again(self) -> None:
         """Register again, because the kubelet may have dropped this plugin."""
