@@ -112,6 +112,32 @@ def test_an_agent_writes_the_gpus_of_its_own_node_and_of_no_other(guarded: Clust
     assert patch(agent, f"/api/v1/nodes/{OWN}", {"metadata": {"labels": gone}}).status_code == 200
 
 
+def slots(number: str) -> dict[str, Any]:
+    return {"status": {field: {names.VGPU: number} for field in ("capacity", "allocatable")}}
+
+
+@pytest.mark.parametrize(
+    ("node", "change"),
+    [
+        (OTHER, slots("5000")),
+        (OWN, {"status": {"allocatable": {"cpu": "512"}}}),
+        (OWN, {"status": {"capacity": {"example.com/other": "1"}}}),
+        (OWN, {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
+        (OWN, {**slots("5000"), "metadata": {"labels": {"example.com/rack": "7"}}}),
+    ],
+)
+def test_an_agents_token_writes_only_slots_of_its_nodes_status(
+    agent: Caller, node: str, change: dict[str, Any]
+) -> None:
+    answer = patch(agent, f"/api/v1/nodes/{node}/status", change)
+    assert (answer.status_code, "may write only" in answer.text) == (403, True), answer.text
+
+
+def test_an_agent_raises_the_slots_of_its_own_node(agent: Caller) -> None:
+    answer = patch(agent, f"/api/v1/nodes/{OWN}/status", slots("5000"))
+    assert (answer.status_code, answer.json()["status"]["allocatable"][names.VGPU]) == (200, "5000")
+
+
 def test_an_agents_token_evicts_deletes_and_reads_no_object_by_name(guarded: Cluster, agent: Caller) -> None:
     guarded.client.create(pod("bystander", nodeName=OWN), namespace="default")
     path = "/api/v1/namespaces/default/pods/bystander"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 from lightkube.resources.scheduling_v1 import PriorityClass
@@ -89,7 +90,12 @@ def test_preemption_evicts_only_what_makes_room_on_one_gpu(
     control_plane.client.create(important)
     # By the node's total both pods of 400 would have to go, and then no GPU has 500 free.
     asked = share_pod("high", 500, nodes, schedulerName=NAME, priorityClassName=f"{namespace}-important")
-    control_plane.client.create(asked, namespace=namespace)
+    until(
+        "the API server's admission to know the class",
+        lambda: control_plane.client.create(asked, namespace=namespace),
+        30,
+        retry=(ApiError,),
+    )
 
     wait_for_phase(control_plane, namespace, "high", "Running")
     listed = read_json(control_plane.client, f"/api/v1/namespaces/{namespace}/pods")

@@ -183,11 +183,12 @@ SCHEDULER_RIGHTS = {
     *(("milligpu.dev", f"{kind}/status", "patch") for kind in OBJECTS),
 }
 LEADERSHIP = {("coordination.k8s.io", "leases", "create"), ("coordination.k8s.io", "leases", "get update")}
-# What every authenticated account has: to ask about itself.
+# What every authenticated account has: to ask about itself, and from 1.37 on to read the cluster's CAs.
 ANYBODY = {
     ("authorization.k8s.io", "selfsubjectaccessreviews", "create"),
     ("authorization.k8s.io", "selfsubjectrulesreviews", "create"),
     ("authentication.k8s.io", "selfsubjectreviews", "create"),
+    ("certificates.k8s.io", "clustertrustbundles", "get list watch"),
 }
 
 

@@ -50,7 +50,8 @@ class NodePublisher:
         self._apply_settings = apply_settings
         self._apply_layout = apply_layout
         self._wake = asyncio.Event()
-        self._seen: KubeNode | None = None
+        self.seen: KubeNode | None = None
+        """The Node object as last seen."""
         self._metadata: tuple[dict[str, str] | None, dict[str, str] | None] | None = None
         self.published = asyncio.Event()
 
@@ -72,8 +73,8 @@ class NodePublisher:
                 case Changed(items):
                     found = [node for kind, node in items if kind != "DELETED"]
             if found:
-                self._seen = found[-1]
-                self._on_node(self._seen)
+                self.seen = found[-1]
+                self._on_node(self.seen)
 
     def _on_node(self, node: KubeNode) -> None:
         """Compare annotations and labels only: a kubelet updates its node all the time."""
@@ -110,14 +111,14 @@ class NodePublisher:
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
                 continue
-            self._seen = msgspec.json.decode(answer, type=KubeNode)
+            self.seen = msgspec.json.decode(answer, type=KubeNode)
             self.published.set()
 
     def _patch(self) -> dict[str, object] | None:
         """Return the patch; None if nothing has to change."""
-        if self._seen is None:
+        if self.seen is None:
             return None
-        meta = self._seen.metadata
+        meta = self.seen.metadata
         gpus, evictions = list(self._gpus().values()), self._evictions()
         present, annotations = meta.labels or {}, meta.annotations or {}
         vgpu_type, written = vgpu_type_label(

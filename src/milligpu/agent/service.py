@@ -28,6 +28,7 @@ from milligpu.agent.reconcile import Reconciler
 from milligpu.agent.refusals import RefusalReporter
 from milligpu.agent.sessions import NodeSessions
 from milligpu.agent.settings import AgentSettings
+from milligpu.agent.slot_report import SlotReporter
 from milligpu.agent.stranded import StrandedPods
 from milligpu.agent.usage import UsageReader
 from milligpu.http_server import serving
@@ -138,8 +139,13 @@ class NodeAgent:
             kubelet_answers=self._reconciler.kubelet_answers,
             now=time.monotonic,
         )
+        self._slot_reporter = SlotReporter(
+            api, settings.node, seen=lambda: self._publisher.seen, plugins=lambda: self._plugins
+        )
         self._plugins = {
-            resource: DevicePlugin(settings.device_plugins, resource, self._allocate(resource))
+            resource: DevicePlugin(
+                settings.device_plugins, resource, self._allocate(resource), on_sent=self._slot_reporter.changed
+            )
             for resource in (names.VGPU, names.WHOLE_GPU)
         }
         self._settled = False
@@ -158,6 +164,7 @@ class NodeAgent:
             tasks.create_task(self._gpus.measure(self._driver.measure))
             tasks.create_task(self._pods.follow())
             tasks.create_task(self._publisher.run())
+            tasks.create_task(self._slot_reporter.run())
             tasks.create_task(self._events.run())
             tasks.create_task(self._sample())
             tasks.create_task(self._sessions.serve())

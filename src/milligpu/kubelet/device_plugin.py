@@ -70,8 +70,12 @@ class _Busy:
 class DevicePlugin:
     """One resource on one node; `run` keeps it registered across restarts of the kubelet."""
 
-    def __init__(self, folder: Path, resource: str, allocate: Allocate) -> None:
+    def __init__(
+        self, folder: Path, resource: str, allocate: Allocate, *, on_sent: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_sent` is called when the kubelet was sent other slots."""
         self._folder = folder
+        self._on_sent = on_sent
         self._resource = resource
         self._allocate = allocate
         self._name = f"{SOCKET_PREFIX}{resource.replace('/', '-')}-"
@@ -94,6 +98,11 @@ class DevicePlugin:
         """Set while the kubelet has registered this plugin for the resource."""
         self._asked = asyncio.Event()
         """Set when the kubelet has asked for the slots since the last registration."""
+
+    @property
+    def sent_count(self) -> int:
+        """The number of slots that the kubelet has; 0 if it does not listen."""
+        return len(self._sent) if self._listeners and self.registered.is_set() else 0
 
     def offer(self, slots: Iterable[str]) -> None:
         """Replace the slots; changes are sent to the kubelet at once."""
@@ -259,6 +268,7 @@ class DevicePlugin:
                 changed.clear()
                 self._sent = self._slots
                 yield pb.ListAndWatchResponse(devices=[pb.Device(ID=slot, health="Healthy") for slot in self._sent])
+                self._on_sent()
                 await changed.wait()
         finally:
             latest = self._listeners[-1] is changed

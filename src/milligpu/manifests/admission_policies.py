@@ -77,6 +77,8 @@ def _inventories(account: str) -> _Check:
 # -- our own accounts ------------------------------------------------------------------------------------------
 
 _AGENT_ANNOTATIONS = (names.INVENTORY, names.DRIVER, names.AGENT, names.VGPU_TYPE_WRITTEN, names.EVICT)
+_SLOTS = (names.VGPU, names.WHOLE_GPU)
+_SLOT_FIELDS = ("capacity", "allocatable")
 _AGENT_LABELS = (*names.HARDWARE_LABELS, *names.DRIVER_LABELS, names.VGPU_TYPE)
 
 
@@ -94,19 +96,24 @@ def _pod_statuses(account: str) -> list[_Check]:
 
 
 def _agent_nodes(account: str) -> list[_Check]:
-    """The agent writes labels and annotations of its own Node object; a token that names no node writes none."""
+    """The agent writes GPUs and slots of its own Node object; a token that names no node writes none."""
     labels = _same_entries("labels", _AGENT_LABELS, names.VGPU_PROFILE)
     annotations = _same_entries("annotations", _AGENT_ANNOTATIONS)
-    other = f"{_same_metadata(('labels', 'annotations'))} && object.spec == oldObject.spec"
+    slots = " && ".join(_same_keys(f"status.?{field}", _SLOTS) for field in _SLOT_FIELDS)
     mine = _is_node_of_token("object.metadata.name")
     return [
         (
-            f"request.operation == 'UPDATE' && {_SUBRESOURCE} == '' && {mine}",
+            f"request.operation == 'UPDATE' && {_SUBRESOURCE} in ['', 'status'] && {mine}",
             f"{account} may write only the Node object that its token names",
         ),
         (
-            f"{labels} && {annotations} && {other}",
+            f"{labels} && {annotations} && {_same_metadata(('labels', 'annotations'))} "
+            "&& object.spec == oldObject.spec",
             f"{account} may write only the labels and annotations of GPUs on its Node object",
+        ),
+        (
+            f"{_SUBRESOURCE} == '' || ({slots} && {_same_fields('status', _SLOT_FIELDS)})",
+            f"{account} may write only the numbers of {' and '.join(_SLOTS)} in its Node's status",
         ),
     ]
 

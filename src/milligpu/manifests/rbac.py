@@ -61,10 +61,10 @@ _WEBHOOK_RULES: list[dict[str, Any]] = [
 AGENT_RULES: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["pods/status", "nodes/status"], "verbs": ["patch"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
 ]
-"""The agent reads its pods' grants, writes its node's inventory, and fails pods that never start.
+"""The agent reads its pods' grants, writes its node's inventory and slots, and fails pods that never start.
 
 Admission policies hold it to its own node. RBAC cannot hold its reads to it: see docs/agent.md.
 """

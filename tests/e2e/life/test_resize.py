@@ -1,6 +1,7 @@
 """A running pod gets another share: the same process, without a restart, sees it."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod, ResourceQuota
 
 from devcluster import images
-from devcluster.api import patch_in
+from devcluster.api import patch_in, read_json
 from devcluster.platform import GpuNode
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
@@ -110,6 +111,37 @@ def test_a_running_process_sees_its_new_share(gpu_node: GpuNode, namespace: str)
 
     start(gpu_node, namespace, "b", 900, 39936)
     assert metric(gpu_node, "milligpu_container_share_ratio", "b") == 0.9
+
+
+@pytest.fixture
+def slow_reports(gpu_node: GpuNode) -> Iterator[None]:
+    """A kubelet that reports changes every ten seconds, as it does by default."""
+    gpu_node.node.restart_kubelet(status_every_s=10)
+    yield
+    gpu_node.node.restart_kubelet()
+    until("the kubelet's slots", lambda: gpu_node.allocatable(names.VGPU) >= 1000, 60)
+
+
+@pytest.mark.usefixtures("slow_reports")
+def test_slots_freed_by_a_shrink_are_reported_before_the_kubelet_does(gpu_node: GpuNode, namespace: str) -> None:
+    until("the restarted kubelet's slots", lambda: gpu_node.allocatable(names.VGPU) == 1000, 60)
+    start(gpu_node, namespace, "a", 900, 4096)
+
+    def reporters() -> list[str]:
+        """Who wrote the number of slots; the kubelet, too, if it happened to report at that moment."""
+        path = f"/api/v1/nodes/{gpu_node.node.name}"
+        managed = read_json(gpu_node.cluster.client, path)["metadata"]["managedFields"]
+        written = {each["manager"]: each["fieldsV1"].get("f:status", {}) for each in managed}
+        return [name for name, status in written.items() if f"f:{names.VGPU}" in status.get("f:allocatable", {})]
+
+    seen: set[str] = set()
+    for milli in (600, 500, 400):
+        annotate(gpu_node, namespace, "a", json.dumps({"main": {"milli": milli}}))
+        until("the freed slots", lambda want=1000 + 900 - milli: gpu_node.allocatable(names.VGPU) == want, 30)
+        seen.update(reporters())
+    assert "milligpu" in seen
+
+    start(gpu_node, namespace, "b", 600, 4096)
 
 
 def test_growth_beyond_what_is_free_waits_until_it_is_free(gpu_node: GpuNode, namespace: str) -> None:

@@ -132,7 +132,9 @@ def wait_told(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
 
 
 def is_ready(pod: Json) -> bool:
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+    return any(
+        each["type"] == "Ready" and each["status"] == "True" for each in pod.get("status", {}).get("conditions", [])
+    )
 
 
 def processes_of(uid: str) -> list[tuple[int, str]]:
