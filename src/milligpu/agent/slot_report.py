@@ -13,6 +13,7 @@ import structlog
 from milligpu.kube.api import JSON_PATCH, ApiClient
 from milligpu.kubelet.device_plugin import DevicePlugin
 from milligpu.model.errors import Unavailable
+from milligpu.model.units import parse_quantity
 from milligpu.wire.kubernetes import KubeNode
 
 # The kubelet processes a list of thousands of slots within milliseconds.
@@ -74,7 +75,7 @@ class SlotReporter:
         return [
             change
             for resource, count in sent.items()
-            if 0 < int(reported.get(resource, "0")) < count
+            if 0 < parse_quantity(resource, reported.get(resource, "0")) < count
             for change in _raise(resource, reported[resource], str(count))
         ]
 

@@ -11,6 +11,7 @@ import msgspec
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 
+from milligpu import __version__
 from milligpu.kube.connections import ConnectionLost, HttpConnections
 from milligpu.kube.token import BearerToken
 from milligpu.model.errors import Unavailable
@@ -25,6 +26,8 @@ _SAFE = "/?&=%,:;+~"
 
 _BAD, _UNAUTHORIZED = 400, 401
 
+# Audit logs name it, and so does an object, for each field, as who wrote it.
+_USER_AGENT = f"milligpu/{__version__}"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -156,7 +159,7 @@ class ApiClient:
 
 
 def _headers(token: str, kind: str, accept: str = JSON) -> Mapping[str, str]:
-    headers = {"Content-Type": kind, "Accept": accept}
+    headers = {"Content-Type": kind, "Accept": accept, "User-Agent": _USER_AGENT}
     return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
 

@@ -116,15 +116,24 @@ def test_a_running_process_sees_its_new_share(gpu_node: GpuNode, namespace: str)
 @pytest.fixture
 def slow_reports(gpu_node: GpuNode) -> Iterator[None]:
     """A kubelet that reports changes every ten seconds, as it does by default."""
-    gpu_node.node.restart_kubelet(status_every_s=10)
+
+    def restart(every_s: int) -> None:
+        before = heartbeat()
+        gpu_node.node.restart_kubelet(status_every_s=every_s)
+        until("the restarted kubelet's report", lambda: heartbeat() != before, 60)
+        until("the kubelet's slots", lambda: gpu_node.allocatable(names.VGPU) >= 1000, 60)
+
+    def heartbeat() -> str:
+        status = read_json(gpu_node.cluster.client, f"/api/v1/nodes/{gpu_node.node.name}")["status"]
+        return next(each["lastHeartbeatTime"] for each in status["conditions"] if each["type"] == "Ready")
+
+    restart(10)
     yield
-    gpu_node.node.restart_kubelet()
-    until("the kubelet's slots", lambda: gpu_node.allocatable(names.VGPU) >= 1000, 60)
+    restart(1)
 
 
 @pytest.mark.usefixtures("slow_reports")
 def test_slots_freed_by_a_shrink_are_reported_before_the_kubelet_does(gpu_node: GpuNode, namespace: str) -> None:
-    until("the restarted kubelet's slots", lambda: gpu_node.allocatable(names.VGPU) == 1000, 60)
     start(gpu_node, namespace, "a", 900, 4096)
 
     def reporters() -> list[str]:
