@@ -135,7 +135,7 @@ def test_an_agents_token_writes_only_slots_of_its_nodes_status(
 
 def test_an_agent_raises_the_slots_of_its_own_node(agent: Caller) -> None:
     answer = patch(agent, f"/api/v1/nodes/{OWN}/status", slots("5000"))
-    assert (answer.status_code, answer.json()["status"]["allocatable"][names.VGPU]) == (200, "5000")
+    assert (answer.status_code, answer.json()["status"]["allocatable"][names.VGPU]) == (200, "5k")
 
 
 def test_an_agents_token_evicts_deletes_and_reads_no_object_by_name(guarded: Cluster, agent: Caller) -> None:
