@@ -1,9 +1,9 @@
 """The Bitfusion guide's podspec on a real Kubernetes that knows of no GPU: its half is on a GPU server."""
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,8 @@ def gpu_server(real_cluster: Cluster) -> Iterator[GpuServer]:
     [node] = real_cluster.nodes
     image, archive = client_image()
     node.import_image(archive, image)
-    server = GpuServer(Path(tempfile.mkdtemp(prefix="mgk-")), 1, host=node.address)
-    yield server
-    server.close()
-    shutil.rmtree(server.folder, ignore_errors=True)
+    with closing(GpuServer(Path(tempfile.mkdtemp(prefix="mgk-")), 1, host=node.address)) as server:
+        yield server
 
 
 @pytest.fixture

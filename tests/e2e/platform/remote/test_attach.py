@@ -1,7 +1,6 @@
 """Pods with a share of a GPU server, by an annotation: nothing of it is in their images."""
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,18 +59,16 @@ def gpu_server(platform: Platform) -> Iterator[GpuServer]:
     node.import_image(client_archive(), image(CLIENT))
     kubeconfig = account_kubeconfig(platform.cluster, GPU_SERVER)
     options = ("--cluster", "--kubeconfig", str(kubeconfig), "--name", "gpu-1", "--address", "{address}")
-    server = GpuServer(Path(tempfile.mkdtemp(prefix="mga-")), 1, *options, host=node.address)
-    until(
-        "the GpuServer to be ready",
-        lambda: is_ready(gpu_server_object(platform.cluster)),
-        30,
-        last_state=(server.folder / "server.log").read_text,
-        retry=(httpx2.HTTPStatusError,),
-    )
-    yield server
-    server.close()
+    with closing(GpuServer(Path(tempfile.mkdtemp(prefix="mga-")), 1, *options, host=node.address)) as server:
+        until(
+            "the GpuServer to be ready",
+            lambda: is_ready(gpu_server_object(platform.cluster)),
+            30,
+            last_state=(server.folder / "server.log").read_text,
+            retry=(httpx2.HTTPStatusError,),
+        )
+        yield server
     platform.cluster.kubectl("delete", "gpuserver", "gpu-1")
-    shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def gpu_server_object(cluster: Cluster) -> Json:
