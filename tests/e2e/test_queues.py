@@ -205,20 +205,27 @@ def event(cluster: Cluster, namespace: str, name: str, reason: str) -> str | Non
     return notes[-1] if notes else None
 
 
-def test_a_higher_priority_wins_a_gpu_and_a_disruption_budget_is_honored(
+def test_a_higher_priority_wins_a_gpu_and_budgets_and_preemption_policy_are_honored(
     control_plane: Cluster, namespace: str
 ) -> None:
     important = f"{namespace}-important"
     kinds = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": important}}
-    apply(control_plane, namespace, {**kinds, "value": 1000})
-    # Each GPU has 400 free: the node's totals have room for 500, and no GPU has.
+    polite = {**kinds, "metadata": {"name": f"{namespace}-polite"}, "value": 1000, "preemptionPolicy": "Never"}
+    apply(control_plane, namespace, {**kinds, "value": 1000}, polite)
+    # Each GPU has 400 free: the node's totals have room for 500, and no GPU has. Else the youngest leaves.
     guarded = half("guarded", 600)
     guarded["metadata"]["labels"] = {"app": "guarded"}
-    apply(control_plane, namespace, guarded, half("victim", 600))
+    apply(control_plane, namespace, half("victim", 600))
+    until("the first", lambda: set(grants(control_plane, namespace)) == {"victim"}, DEADLINE_S)
+    apply(control_plane, namespace, guarded)
     until("both", lambda: set(grants(control_plane, namespace)) == {"guarded", "victim"}, DEADLINE_S)
     budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
     policy = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}, "spec": budget}
     apply(control_plane, namespace, policy)
+    waiting = half("polite", 500)
+    waiting["spec"]["priorityClassName"] = f"{namespace}-polite"
+    apply(control_plane, namespace, waiting)
+    until("the event", lambda: event(control_plane, namespace, "polite", "GPUUnavailable"), DEADLINE_S)
     high = half("high", 500)
     high["spec"]["priorityClassName"] = important
     apply(control_plane, namespace, high)
@@ -227,7 +234,7 @@ def test_a_higher_priority_wins_a_gpu_and_a_disruption_budget_is_honored(
     assert set(grants(control_plane, namespace)) == {"guarded", "high"}
     message = until("the event", lambda: event(control_plane, namespace, "victim", "Preempted"), DEADLINE_S)
     assert "has priority 1000, and this one 0" in message
-    control_plane.kubectl("delete", "priorityclass", important)
+    control_plane.kubectl("delete", "priorityclass", important, f"{namespace}-polite")
 
 
 def member(name: str, size: int, group: str = "job") -> dict[str, Any]:

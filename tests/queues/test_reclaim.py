@@ -1,10 +1,10 @@
 """What was lent comes back: who leaves, and who does not."""
 
 from milligpu.cluster.pod_entry import PodStage
-from milligpu.cluster.preemption import choose_node
+from milligpu.cluster.preemption import Disruption, choose_disruption
 from milligpu.model.gpu_queue import GpuQueue, Quota
 from milligpu.model.units import Milli
-from milligpu.queues.reclaim import borrowed_pods, reclaims
+from milligpu.queues.reclaim import lent_by_others, reclaims
 from tests.queues.test_cluster_lines import World
 
 
@@ -28,7 +28,7 @@ def test_a_queue_never_loses_its_guarantee() -> None:
     run(world, "young", 300, "x")
     run(world, "youngest", 100, "x")
     # 800 are held and 500 are guaranteed: 300 can go, and the youngest go first.
-    assert borrowed_pods(world.state, world.view().lines) == {"uid-youngest"}
+    assert lent_by_others(world.state, world.view().lines).pods == {"uid-youngest"}
 
 
 def test_the_owner_gets_back_what_it_lent_and_a_borrower_gets_nothing() -> None:
@@ -40,7 +40,7 @@ def test_the_owner_gets_back_what_it_lent_and_a_borrower_gets_nothing() -> None:
     view = world.view()
     assert list(view.admit()) == []
     chosen = {
-        entry.spec.pod.name: choose_node(world.state, entry.spec, ["n0"], may_leave)
-        for entry, may_leave in reclaims(world.state, view)
+        entry.spec.pod.name: choose_disruption(world.state, entry.spec, ["n0"], rule)
+        for entry, rule in reclaims(world.state, view)
     }
-    assert chosen == {"more": None, "owner": ("n0", ["uid-young"])}
+    assert chosen == {"more": None, "owner": Disruption("n0", ("uid-young",))}

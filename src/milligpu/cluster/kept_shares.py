@@ -20,6 +20,8 @@ class Preemption:
     victims: set[str]
     """The pods that have not ended yet."""
     until: float
+    shrinking: bool = False
+    """Whether pods are being shrunk for it, before any is evicted."""
     kept: dict[str, Holding] = field(default_factory=dict[str, Holding])
     """The rest, and what victims that are gone held, by the name under which it counts."""
 
@@ -31,10 +33,10 @@ class KeptShares:
         self._snap = snapshot
         self._under_way: dict[str, Preemption] = {}
 
-    def begin(self, uid: str, node: str, victims: Iterable[str], now: float) -> None:
+    def begin(self, uid: str, node: str, victims: Iterable[str], now: float, *, shrinking: bool = False) -> None:
         """Keep what these pods leave for the pod with this uid."""
         self.end(uid)
-        self._under_way[uid] = Preemption(node, set(victims), now + KEPT_S)
+        self._under_way[uid] = Preemption(node, set(victims), now + KEPT_S, shrinking)
 
     def under_way(self, uid: str) -> Preemption | None:
         return self._under_way.get(uid)

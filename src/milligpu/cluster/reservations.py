@@ -4,7 +4,7 @@ A reservation holds until the pod is bound or its time is over. A nomination is 
 asks about takes its place. What evicted pods leave is kept for the pod that they were evicted for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from milligpu.cluster.held_shares import RESERVATIONS, HeldShares
@@ -19,6 +19,7 @@ from milligpu.model.grant import Grant
 from milligpu.model.units import Mib, Milli
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import BoolArray, Holding
+from milligpu.placement.trial import Trial
 
 # kube-scheduler binds milliseconds after filter; after this long it has given up. A pod that it asks about over and
 # over without a bind, because another plugin rejects it, keeps no place after this long: its bind chooses one.
@@ -38,6 +39,7 @@ HOLD_OFF_S, HOLD_OFF_MAX_S = 2.0, 64.0
 # A pod of a queue keeps its place while the gate is removed and kube-scheduler gets to it.
 ADMITTED_S = 60.0
 
+NOBODY_SHRUNK: Mapping[str, Grant] = {}
 _BEFORE_BIND = RESERVATIONS | {PodStage.WAITING}
 
 
@@ -239,21 +241,36 @@ class Reservations:
         """Whether the pod is already being evicted: its share is promised to another pod."""
         return self._kept.is_victim(uid)
 
-    def begin_preemption(self, spec: SchedulingSpec, node: str, victims: Iterable[str]) -> None:
-        """Keep what these pods leave for the pod for which kube-scheduler evicts them."""
+    def begin_preemption(
+        self,
+        spec: SchedulingSpec,
+        node: str,
+        victims: Iterable[str],
+        shrunk: Mapping[str, Grant] = NOBODY_SHRUNK,
+    ) -> None:
+        """Keep what these pods leave for the pod for which they are evicted, or shrunk to these grants."""
         self._entry_of(spec)
         leaving = list(victims)
-        self._kept.begin(spec.pod.uid, node, leaving, self._pods.now())
-        rest = self._rest(spec, node, leaving)
+        self._kept.begin(spec.pod.uid, node, leaving, self._pods.now(), shrinking=bool(shrunk))
+        rest = self._rest(spec, node, leaving, shrunk)
         if rest is not None:
             self._kept.keep_rest(spec.pod.uid, rest)
 
-    def _rest(self, spec: SchedulingSpec, node: str, victims: list[str]) -> Holding | None:
-        """Return what a pod will hold on the node, less what its victims hold of the same GPUs."""
-        released = [self._snap.release(uid) for uid in victims if uid in self._snap.holdings]
-        grant = self._choice.among(spec, self._placer.mask([node]))
-        for holding in released:
-            self._snap.take(holding, force=True)
+    def _rest(
+        self, spec: SchedulingSpec, node: str, victims: list[str], shrunk: Mapping[str, Grant]
+    ) -> Holding | None:
+        """Return what a pod will hold on the node, less what its victims hold of the same GPUs.
+
+        What others are shrunk by is a part of it: it is kept from before it is free.
+        """
+        smaller = [self._shares.holding(self._pods[uid], grant) for uid, grant in shrunk.items()]
+        with Trial(self._snap) as trial:
+            released = [self._snap.holdings[uid] for uid in victims if uid in self._snap.holdings]
+            for holding in released:
+                trial.put(holding.pod, None)
+            for holding in smaller:
+                trial.put(holding.pod, holding)
+            grant = self._choice.among(spec, self._placer.mask([node]))
         if grant is None:
             return None
         wanted = self._placer.holding(asked_of(spec), grant)
@@ -262,6 +279,14 @@ class Reservations:
         return Holding(
             spec.pod.uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib)
         )
+
+    def end_shrinking(self, uid: str) -> None:
+        """Note that the pods that had to be shrunk for a pod are. If nobody is evicted, too, reserve its place."""
+        found = self._kept.under_way(uid)
+        if found is not None:
+            found.shrinking = False
+            if not found.victims:
+                self._inherit(uid, found.node)
 
     def end_preemption(self, uid: str) -> None:
         """Keep nothing more for a pod for which nobody is evicted after all."""
@@ -277,15 +302,19 @@ class Reservations:
         """Keep what an evicted pod held; reserve the place once all of them are gone."""
         self._kept.end(uid)
         complete = self._kept.keep(uid, holding)
-        entry = None if complete is None else self._pods.get(complete[0])
-        if entry is not None and complete is not None and entry.stage in _BEFORE_BIND:
+        if complete is not None:
+            self._inherit(*complete)
+
+    def _inherit(self, uid: str, node: str) -> None:
+        """Reserve the place of a pod for which others made room."""
+        entry = self._pods.get(uid)
+        if entry is not None and entry.stage in _BEFORE_BIND:
             entry.answered_at = FOREVER
             with suppress(BadRequest):
-                if self.reserve(entry.spec, [complete[1]]) is not None:
+                if self.reserve(entry.spec, [node]) is not None:
                     self.inherited.append(entry)
                     self._pods.waiting_version += 1
-        if complete is not None:
-            self._kept.end(complete[0])
+        self._kept.end(uid)
 
     def recount_kept(self, node: str) -> None:
         """Count what is kept on a node again, because its GPUs changed; nothing is kept on one that is gone."""

@@ -19,7 +19,7 @@ from milligpu.model.requirements import ANY, parse_requirements
 from milligpu.model.units import GPUS_MAX, WHOLE, Milli, milli_hint, parse_mib, parse_milli, parse_whole
 
 # Written on pods of any dialect: next to the request, or after the pod is created.
-_BESIDE = frozenset({names.ATTACH, names.GRANT, names.GPU_SERVER, names.RESIZE, names.USER})
+_BESIDE = frozenset({names.ATTACH, names.GRANT, names.GPU_SERVER, names.RESIZE, names.FLOOR, names.USER})
 
 
 def first_field(fields: pods.PodFields) -> str | None:

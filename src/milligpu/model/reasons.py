@@ -204,6 +204,8 @@ class EventReason(StrEnum):
     """The pod's queue does not exist."""
     PREEMPTED = "Preempted"
     """The pod is evicted for another one: of a higher priority, or of a queue that takes back what it lent."""
+    SHRUNK = "Shrunk"
+    """The pod has less compute than its share, down to its floor, because another pod needs it."""
     RESIZED = "Resized"
     """The pod's share is the one that it asked for."""
     RESIZE_WAITS = "ResizeWaits"

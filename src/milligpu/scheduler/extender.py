@@ -12,7 +12,7 @@ import msgspec
 
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.pod_entry import PodEntry
-from milligpu.cluster.preemption import choose_node
+from milligpu.cluster.preemption import choose_for_kube_scheduler
 from milligpu.cluster.read import PodReader
 from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import BadFormat, BadRequest, NoCapacity
@@ -152,10 +152,10 @@ class Extender:
         if not spec.wants_gpu:
             return b'{"NodeNameToMetaVictims":' + _meta_victims(body) + b"}"
         # The leader chooses victims on GPU servers: kube-scheduler would evict pods from nodes.
-        chosen = None if spec.is_remote else choose_node(self._state, spec, offered)
+        chosen = None if spec.is_remote else choose_for_kube_scheduler(self._state, spec, offered)
         if chosen is None:
             return b'{"NodeNameToMetaVictims":{}}'
-        node, victims = chosen
+        node, victims = chosen.node, chosen.victims
         self._state.reservations.begin_preemption(spec, node, victims)
         found = {
             "Pods": [{"UID": uid} for uid in victims],

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from milligpu.cluster.pod_entry import PodEntry, PodStage
-from milligpu.cluster.preemption import MayLeave
+from milligpu.cluster.preemption import PreemptionRule
 from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import JSON_PATCH, METADATA_ONLY, STRATEGIC_PATCH, ApiClient, ApiRefused
 from milligpu.kube.events import EventRecorder, PodEvent
@@ -161,7 +161,7 @@ class QueueController:
         self._patches.add(task)
         task.add_done_callback(self._patches.discard)
 
-    def reclaims(self) -> list[tuple[PodEntry, MayLeave]]:
+    def reclaims(self) -> list[tuple[PodEntry, PreemptionRule]]:
         """The first pods of queues that want what they lent, and which pods may be evicted for each."""
         return [] if self._view is None or self.idle else reclaims(self._state, self._view)
 

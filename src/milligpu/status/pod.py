@@ -129,7 +129,7 @@ def explain_resize_of_pod(client: Any, pod: ObservedPod) -> str:
         return f"; {events[-1]}" if events else ""
     try:
         entry = state.entry(pod.uid)
-        grant = None if entry is None else wanted_grant(entry)
+        grant = None if entry is None else wanted_grant(state, entry)
         if entry is None or grant is None:
             return ""
         if refused := refused_resize(client, pod.spec.pod.namespace, pod.uid, pod.resize):
