@@ -45,9 +45,13 @@ class World:
         queue: str = "a",
         user: str = "",
         gates: tuple[str, ...] = (names.QUEUE,),
+        notes: dict[str, str] | None = None,
+        mib: int | None = None,
         **spec: Any,
     ) -> None:
-        found = manifest(name, milli, schedulingGates=[{"name": each} for each in gates], **spec)
+        found = manifest(name, milli, notes=notes, schedulingGates=[{"name": each} for each in gates], **spec)
+        if mib is not None:
+            found["spec"]["containers"][0]["resources"]["limits"][names.VGPU_MEMORY] = str(mib)
         found["metadata"] |= {"labels": {names.QUEUE: queue}, "creationTimestamp": "2026-01-01T00:00:00Z"}
         if user:
             found["metadata"]["annotations"][names.USER] = user

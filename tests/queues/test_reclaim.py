@@ -2,6 +2,8 @@
 
 from milligpu.cluster.pod_entry import PodStage
 from milligpu.cluster.preemption import Disruption, choose_disruption
+from milligpu.cluster.shrink import largest_share
+from milligpu.model import names
 from milligpu.model.gpu_queue import GpuQueue, Quota
 from milligpu.model.units import Milli
 from milligpu.queues.reclaim import lent_by_others, reclaims
@@ -44,3 +46,45 @@ def test_the_owner_gets_back_what_it_lent_and_a_borrower_gets_nothing() -> None:
         for entry, rule in reclaims(world.state, view)
     }
     assert chosen == {"more": None, "owner": Disruption("n0", ("uid-young",))}
+
+
+def run_elastic(world: World, name: str, milli: int, queue: str, floor: int) -> None:
+    """A bound pod of a queue that may be shrunk."""
+    world.put(name, milli, queue=queue, gates=(), mib=1024, notes={names.FLOOR: str(floor)})
+    entry = world.state.pods[f"uid-{name}"]
+    grant = world.state.reservations.nominate(entry)
+    assert grant is not None
+    world.state.shares.nominated.pop(entry.spec.pod.uid)
+    entry.stage = PodStage.BOUND
+    world.state.pods.resizing[entry.spec.pod.uid] = entry
+
+
+def test_a_borrower_is_shrunk_to_its_guarantee_before_anybody_is_evicted() -> None:
+    world = World(guaranteed("x", 500), guaranteed("y", 500))
+    run_elastic(world, "old", 900, "x", 300)
+    run_elastic(world, "young", 100, "x", 50)
+    world.put("owner", 400, queue="y", mib=1024)
+    view = world.view()
+    assert list(view.admit()) == []
+    ((owner, rule),) = reclaims(world.state, view)
+    found = choose_disruption(world.state, owner.spec, ["n0"], rule)
+    assert found is not None
+    assert (found.victims, {uid: largest_share(each) for uid, each in found.shrunk.items()}) == (
+        (),
+        {"uid-old": 500},
+    )
+
+
+def test_no_queue_is_shrunk_below_its_guarantee() -> None:
+    world = World(guaranteed("x", 800), guaranteed("y", 200))
+    run_elastic(world, "old", 900, "x", 300)
+    world.put("owner", 200, queue="y", mib=1024)
+    world.put("other", 100, queue="y", gates=(), mib=1024)
+    entry = world.state.pods["uid-other"]
+    assert world.state.reservations.nominate(entry) is not None
+    entry.stage = PodStage.BOUND
+    view = world.view()
+    assert list(view.admit()) == []
+    assert [
+        choose_disruption(world.state, each.spec, ["n0"], rule) for each, rule in reclaims(world.state, view)
+    ] == [None]

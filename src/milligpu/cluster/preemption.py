@@ -12,7 +12,7 @@ from math import inf
 
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.pod_entry import PodEntry, PodStage
-from milligpu.cluster.shrink import is_shrinkable, largest_share, shrunk_grant
+from milligpu.cluster.shrink import at_floor, is_shrinkable, largest_share, shrunk_grant
 from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import BadRequest
 from milligpu.model.grant import Grant
@@ -144,8 +144,8 @@ def _make_room(
 class _Search:
     """The search for room on one node.
 
-    Pods that are being deleted anyway go first, then all that may be are shrunk, then all that may leave. Then each,
-    the most important and oldest first, gets back what it had if the pod still fits.
+    Pods that are being deleted anyway go first, then all that may be are shrunk, then all that may leave. Then
+    each, the most important and oldest first, gets back what it had if the pod still fits.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class _Search:
         free.sort(key=lambda each: _importance(state.pods[each.pod]))
         self._going = [each for each in free if state.pods[each.pod].leaving]
         self._others = [each for each in free if not state.pods[each.pod].leaving]
-        self._least = {entry.spec.pod.uid: _at_floor(entry) for entry in _shrinkable(state, node, rule)}
+        self._least = {entry.spec.pod.uid: at_floor(entry) for entry in shrinkable_on(state, node, rule)}
         self.victims: list[str] = []
         self.shrunk: dict[str, Grant] = {}
 
@@ -192,11 +192,14 @@ class _Search:
         for each in self._others:
             if each.pod in self.victims:
                 self._let_stay(each)
-        for uid in sorted(self.shrunk, key=lambda each: _importance(self._state.pods[each])):
-            if uid in self.victims:
-                del self.shrunk[uid]
-            else:
-                self._grow(uid, exactly=exactly)
+        for uid in self.victims:
+            self.shrunk.pop(uid, None)
+        by_importance = sorted(self.shrunk, key=lambda uid: _importance(self._state.pods[uid]))
+        for uid in by_importance:
+            self._restore(uid)
+        for uid in by_importance if exactly else ():
+            if uid in self.shrunk:
+                self._grow(uid)
         for each in self._going:
             self._let_stay(each)
 
@@ -210,21 +213,29 @@ class _Search:
         else:
             self._trial.put(each.pod, None)
 
-    def _grow(self, uid: str, *, exactly: bool) -> None:
-        """Give a shrunk pod as much as still leaves room; all of it, and it is not shrunk at all."""
-        entry = self._state.pods[uid]
-        assert entry.grant is not None
-        self._hold(uid, entry.grant)
+    def _restore(self, uid: str) -> None:
+        """Give a shrunk pod all that it had, if there is still room then."""
+        self._hold(uid, self._held(uid))
         if self._fits():
             del self.shrunk[uid]
-            return
-        low, high = largest_share(self.shrunk[uid]), largest_share(entry.grant)
-        while exactly and high - low > 1:
+        else:
+            self._hold(uid, self.shrunk[uid])
+
+    def _grow(self, uid: str) -> None:
+        """Give a shrunk pod as much as still leaves room."""
+        held = self._held(uid)
+        low, high = largest_share(self.shrunk[uid]), largest_share(held)
+        while high - low > 1:
             middle = Milli((low + high) // 2)
-            self._hold(uid, shrunk_grant(entry.grant, middle))
+            self._hold(uid, shrunk_grant(held, middle))
             low, high = (middle, high) if self._fits() else (low, middle)
-        self.shrunk[uid] = shrunk_grant(entry.grant, low)
+        self.shrunk[uid] = shrunk_grant(held, low)
         self._hold(uid, self.shrunk[uid])
+
+    def _held(self, uid: str) -> Grant:
+        held = self._state.pods[uid].grant
+        assert held is not None
+        return held
 
 
 def evicted_with(state: ClusterState, victims: Iterable[str]) -> list[PodEntry]:
@@ -244,18 +255,12 @@ def evicted_with(state: ClusterState, victims: Iterable[str]) -> list[PodEntry]:
     return found
 
 
-def _shrinkable(state: ClusterState, node: str, rule: PreemptionRule) -> Iterator[PodEntry]:
+def shrinkable_on(state: ClusterState, node: str, rule: PreemptionRule) -> Iterator[PodEntry]:
+    """The pods of a node that may be shrunk."""
     for entry in state.pods.resizing.values():
         promised = state.reservations.leaves_for_another(entry.spec.pod.uid)
         if entry.node == node and is_shrinkable(entry) and rule.may_shrink(entry) and not promised:
             yield entry
-
-
-def _at_floor(entry: PodEntry) -> Grant:
-    assert entry.grant is not None
-    assert entry.spec.request is not None
-    assert entry.spec.request.floor is not None
-    return shrunk_grant(entry.grant, entry.spec.request.floor)
 
 
 def _importance(entry: PodEntry) -> tuple[int, int]:

@@ -53,3 +53,10 @@ def full_shares(state: ClusterState, entry: PodEntry) -> Mapping[str, ShareChang
             if container.share is not None and held.gpu in gpus:
                 found[container.name] = ShareChange(milli=container.share.resolve(gpus[held.gpu]).milli)
     return found
+
+
+def at_floor(entry: PodEntry) -> Grant:
+    """The grant of a shrinkable pod that has been shrunk as far as it may be."""
+    assert entry.grant is not None
+    assert entry.spec.floor is not None
+    return shrunk_grant(entry.grant, entry.spec.floor)

@@ -21,7 +21,7 @@ from milligpu.model import names
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu_queue import NO_QUEUES, GpuQueues
 from milligpu.model.reasons import EventReason, QueueReason
-from milligpu.queues.cluster_lines import ClusterLines, QueueMemory
+from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_protected
 from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
@@ -102,11 +102,7 @@ class QueueController:
         self._said.pop(uid, None)
 
     def _is_protected(self, entry: PodEntry) -> bool:
-        """Whether a pod has run for less than its queue grants to each of its pods."""
-        if entry.spec.queue not in self.queues:
-            return False
-        least = self.queues[entry.spec.queue].minimum_runtime_s
-        return least > 0 and self._clock() < entry.started + least
+        return is_protected(self.queues, entry, self._clock())
 
     async def follow(self) -> None:
         """Follow the queues, until cancelled."""
