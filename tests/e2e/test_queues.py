@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.e2e.test_admission import DEADLINE_S, Admitting, admitting, apply, gr
 
 pytestmark = pytest.mark.e2e
 
+TWO_TEAMS = Path(__file__).parents[2] / "examples/queues/two-teams.yaml"
 ONE_GPU = {"kubernetes.io/hostname": "guarded-0"}
 """A node with two GPUs."""
 
@@ -182,21 +184,34 @@ def test_without_a_queue_pods_are_as_ever_and_a_deployments_pods_count_for_its_a
         assert {each["metadata"]["annotations"][names.USER] for each in made} == {"admin"}
 
 
-def test_two_teams_share_one_gpu_and_what_was_lent_comes_back(control_plane: Cluster, namespace: str) -> None:
-    guarantee = {"milli": 500, "memory": "8Gi"}
-    teams = [gpu_queue("team-x", guarantee=guarantee), gpu_queue("team-y", guarantee=guarantee)]
+@pytest.fixture
+def two_teams(control_plane: Cluster) -> Iterator[None]:
+    """The example, and its two namespaces."""
+    control_plane.kubectl("apply", "-f", str(TWO_TEAMS))
+    for team in ("team-a", "team-b"):
+        control_plane.kubectl("wait", "--for=condition=Ready", "--timeout=60s", f"gpuqueue/{team}")
+    yield
+    control_plane.kubectl("delete", "--wait=false", "-f", str(TWO_TEAMS))
+
+
+@pytest.mark.usefixtures("two_teams")
+def test_the_example_of_two_teams_shares_one_gpu_and_what_was_lent_comes_back(
+    control_plane: Cluster, namespace: str
+) -> None:
+    def held(team: str) -> set[str]:
+        return set(grants(control_plane, team))
+
     # The other GPU of the node is taken, so that there is one for both.
     apply(control_plane, namespace, half("whole", 1000))
-    until("the whole GPU", lambda: set(grants(control_plane, namespace)) == {"whole"}, DEADLINE_S)
-    with existing(control_plane, *teams):
-        for name in ("old", "young", "third"):
-            apply(control_plane, namespace, half(name, queue="team-x"))
-        until("team-x", lambda: set(grants(control_plane, namespace)) == {"whole", "old", "young"}, DEADLINE_S)
-        apply(control_plane, namespace, half("owner", queue="team-y"))
-        until("team-y", lambda: set(grants(control_plane, namespace)) == {"whole", "old", "owner"}, DEADLINE_S)
-        message = until("the event", lambda: event(control_plane, namespace, "young", "Preempted"), DEADLINE_S)
-        assert "queue team-y takes back for pod" in message
-        assert gates(pod(control_plane, namespace, "third")) == [names.QUEUE]
+    until("the whole GPU", lambda: held(namespace) == {"whole"}, DEADLINE_S)
+    for name in ("old", "young", "third"):
+        apply(control_plane, "team-a", half(name))
+    until("team-a", lambda: held("team-a") == {"old", "young"}, DEADLINE_S)
+    apply(control_plane, "team-b", half("owner"))
+    until("team-b", lambda: (held("team-a"), held("team-b")) == ({"old"}, {"owner"}), DEADLINE_S)
+    message = until("the event", lambda: event(control_plane, "team-a", "young", "Preempted"), DEADLINE_S)
+    assert "queue team-b takes back for pod" in message
+    assert gates(pod(control_plane, "team-a", "third")) == [names.QUEUE]
 
 
 def event(cluster: Cluster, namespace: str, name: str, reason: str) -> str | None:

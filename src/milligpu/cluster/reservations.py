@@ -84,26 +84,44 @@ class Reservations:
     def offer(self, spec: SchedulingSpec, rows: BoolArray) -> list[str]:
         """Return all nodes among which kube-scheduler may choose, without keeping any; the bind takes the place.
 
-        Empty if there are none or only one, or if a place is kept for the pod: then `reserve_on` answers. It also
-        answers for a pod of a queue or group, whose turn came with a place.
+        A pod of a queue keeps the place with which its turn came until then. Empty if there are none or only one,
+        if a place is kept for the pod otherwise, or if it starts with its group: then `reserve_on` answers.
         """
         entry = self._entry_of(spec)
-        if spec.takes_turns:
+        if spec.group is not None or (spec.takes_turns and entry.stage is not PodStage.RESERVED):
             return []
-        if entry.stage in RESERVATIONS:
+        if entry.stage in RESERVATIONS and not spec.takes_turns:
             self._shares.release(entry)
-        if entry.stage is not PodStage.WAITING or self._kept.under_way(spec.pod.uid) is not None:
+        kept = entry.stage is PodStage.RESERVED
+        if (entry.stage is not PodStage.WAITING and not kept) or self._kept.under_way(spec.pod.uid) is not None:
             return []
-        found = self._choice.fitting(spec, rows, class_elsewhere=True)
+        found = self._fitting(spec, rows, class_elsewhere=True)
         if len(found) <= 1:
             return []
+        if kept:
+            self.confirm(entry)
         self._pods.note_asked(entry)
         entry.spec, entry.refused_by_filter = spec, False
         return list(found)
 
+    def _fitting(self, spec: SchedulingSpec, rows: BoolArray, *, class_elsewhere: bool) -> dict[str, float]:
+        """Return the nodes on which the pod fits; the place that is kept for it counts as free."""
+        with Trial(self._snap) as trial:
+            trial.put(spec.pod.uid, None)
+            return self._choice.fitting(spec, rows, class_elsewhere=class_elsewhere)
+
+    def move(self, spec: SchedulingSpec, among: Iterable[str]) -> Grant | None:
+        """Reserve a place on these nodes; if there is none, a pod of a queue keeps the one that it has."""
+        entry = self._entry_of(spec)
+        place, until, reserved = entry.grant, entry.until, entry.stage is PodStage.RESERVED
+        found = self.reserve(spec, among)
+        if found is None and reserved and place is not None and spec.takes_turns:
+            self._shares.reserve(entry, place, PodStage.RESERVED, until)
+        return found
+
     def ranked(self, spec: SchedulingSpec, rows: BoolArray) -> dict[str, float]:
         """Return the nodes that fit, with the rank of each from 0 to 1: where the pod leaves the most room is 1."""
-        return self._choice.fitting(spec, rows, class_elsewhere=False)
+        return self._fitting(spec, rows, class_elsewhere=False)
 
     def _offered(self, entry: PodEntry, rows: BoolArray) -> bool:
         return any(bool(rows[row]) for row in self._snap.rows_of.get(entry.node, ()))

@@ -177,8 +177,10 @@ class QueueController:
         try:
             if not self._valid():
                 return
-            await self._write_condition(entry, QueueReason.ADMITTED, message, node=node)
-            entry.nominated_here = node
+            # kube-scheduler takes a nominated node without comparing it with others.
+            nominated = node if self._state.is_nominable(entry.spec) else None
+            await self._write_condition(entry, QueueReason.ADMITTED, message, node=nominated)
+            entry.nominated_here = nominated or ""
             if entry.stage is PodStage.RESERVED and entry.node == node and self._valid():
                 await self._api.send("PATCH", path, patch, kind=JSON_PATCH, accept=METADATA_ONLY)
                 log.info("Admitted pod", pod=str(pod), queue=entry.spec.queue, node=node, uid=pod.uid)
