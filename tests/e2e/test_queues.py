@@ -15,6 +15,7 @@ from devcluster.wait import until
 from milligpu.model import names
 from tests.e2e.scheduling import grants
 from tests.e2e.test_admission import DEADLINE_S, Admitting, admitting, apply, granted, manifest
+from tests.e2e.test_scheduler import milligpu
 
 pytestmark = pytest.mark.e2e
 
@@ -54,6 +55,10 @@ def existing(cluster: Cluster, *queues: dict[str, Any]) -> Generator[None]:
 
 def pod(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
     return read_json(cluster.client, f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+
+def all_pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    return read_json(cluster.client, f"/api/v1/namespaces/{namespace}/pods")["items"]
 
 
 def gates(found: dict[str, Any]) -> list[str]:
@@ -191,7 +196,9 @@ def two_teams(control_plane: Cluster) -> Iterator[None]:
     for team in ("team-a", "team-b"):
         control_plane.kubectl("wait", "--for=condition=Ready", "--timeout=60s", f"gpuqueue/{team}")
     yield
-    control_plane.kubectl("delete", "--wait=false", "-f", str(TWO_TEAMS))
+    for team in ("team-a", "team-b"):
+        control_plane.kubectl("delete", "pod", "--all", "-n", team, "--grace-period=0", "--force")
+    control_plane.kubectl("delete", "-f", str(TWO_TEAMS), "--timeout=90s")
 
 
 @pytest.mark.usefixtures("two_teams")
@@ -221,7 +228,7 @@ def event(cluster: Cluster, namespace: str, name: str, reason: str) -> str | Non
 
 
 def test_a_higher_priority_wins_a_gpu_and_budgets_and_preemption_policy_are_honored(
-    control_plane: Cluster, namespace: str
+    control_plane: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     important = f"{namespace}-important"
     kinds = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": important}}
@@ -243,6 +250,12 @@ def test_a_higher_priority_wins_a_gpu_and_budgets_and_preemption_policy_are_hono
     until("the event", lambda: event(control_plane, namespace, "polite", "GPUUnavailable"), DEADLINE_S)
     high = half("high", 500)
     high["spec"]["priorityClassName"] = important
+    file = tmp_path / "high.json"
+    file.write_text(json.dumps(high))
+    said = milligpu(control_plane, "explain", "-f", str(file), "-n", namespace)
+    assert f"{namespace}/high: 0/" in said
+    assert "; makes room on guarded-0: evicts pod " in said
+    assert "high" not in {each["metadata"]["name"] for each in all_pods(control_plane, namespace)}
     apply(control_plane, namespace, high)
     found = until("high", lambda: grants(control_plane, namespace).get("high"), DEADLINE_S)
     assert found.node == "guarded-0"
