@@ -176,16 +176,15 @@ class Extender:
         if spec.is_remote:
             return self._place_remotely(spec, names)
         entry = self._state.entry(spec.pod.uid)
-        compared = self._state.is_scored(spec)
         kept = entry is not None and entry.spec is spec and self._reserved_here(entry, names)
-        if entry is not None and kept and not (compared and spec.takes_turns):
+        if entry is not None and kept and not (spec.takes_turns and self._state.is_scored(spec)):
             return _only(self._state.reservations.confirm(entry).node)
         woken = entry is not None and bool(nominated) and entry.nudged == nominated
         if entry is not None and woken and names == b"[%b]" % _quoted(nominated):
             # kube-scheduler tries this node first, and would not look at others. It asks again if there are none.
             entry.nudged = ""
             return no_node_answer(names, LOOK_AT_ALL)
-        if compared:
+        if self._state.is_scored(spec):
             offer = self._state.reservations.offer(spec, self._rows(names))
             if offer:
                 return b'{"NodeNames":' + msgspec.json.encode(offer) + b"}"
