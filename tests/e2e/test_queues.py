@@ -306,3 +306,25 @@ def test_of_two_groups_that_each_need_all_gpus_one_runs_and_none_holds_half(
     control_plane.kubectl("delete", "pod", "-n", namespace, *sorted(first), "--grace-period=0", "--force")
     other = {"red": "blue", "blue": "red"}[winner]
     until("the other", lambda: set(grants(control_plane, namespace)) == {f"{other}-0", f"{other}-1"}, DEADLINE_S)
+
+
+def test_a_group_of_higher_priority_takes_both_gpus_or_none(control_plane: Cluster, namespace: str) -> None:
+    important = f"{namespace}-important"
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": important}}
+    apply(control_plane, namespace, {**kind, "value": 1000})
+    apply(control_plane, namespace, half("low", 600), half("other", 600))
+    until("both", lambda: set(grants(control_plane, namespace)) == {"low", "other"}, DEADLINE_S)
+    pods = [member(name, 2) for name in ("one", "two")]
+    for each in pods:
+        each["spec"]["priorityClassName"] = important
+    apply(control_plane, namespace, pods[0])
+    until("the reason", lambda: queued(control_plane, namespace, "one"), DEADLINE_S)
+    assert set(grants(control_plane, namespace)) == {"low", "other"}, "for half a group nobody is evicted"
+    apply(control_plane, namespace, pods[1])
+    until("the group", lambda: set(grants(control_plane, namespace)) == {"one", "two"}, DEADLINE_S)
+    for name in ("low", "other"):
+        message = until(
+            "the event", lambda name=name: event(control_plane, namespace, name, "Preempted"), DEADLINE_S
+        )
+        assert "has priority 1000" in message
+    control_plane.kubectl("delete", "priorityclass", important)

@@ -1,7 +1,7 @@
 """What was lent comes back: who leaves, and who does not."""
 
 from milligpu.cluster.pod_entry import PodStage
-from milligpu.cluster.preemption import Disruption, choose_disruption
+from milligpu.cluster.preemption import Disruption, choose_disruption, choose_for_group
 from milligpu.cluster.shrink import largest_share
 from milligpu.model import names
 from milligpu.model.gpu_queue import GpuQueue, Quota
@@ -43,7 +43,7 @@ def test_the_owner_gets_back_what_it_lent_and_a_borrower_gets_nothing() -> None:
     assert list(view.admit()) == []
     chosen = {
         entry.spec.pod.name: choose_disruption(world.state, entry.spec, ["n0"], rule)
-        for entry, rule in reclaims(world.state, view)
+        for (entry,), rule in reclaims(world.state, view)
     }
     assert chosen == {"more": None, "owner": Disruption("n0", ("uid-young",))}
 
@@ -66,7 +66,7 @@ def test_a_borrower_is_shrunk_to_its_guarantee_before_anybody_is_evicted() -> No
     world.put("owner", 400, queue="y", mib=1024)
     view = world.view()
     assert list(view.admit()) == []
-    ((owner, rule),) = reclaims(world.state, view)
+    (((owner,), rule),) = reclaims(world.state, view)
     found = choose_disruption(world.state, owner.spec, ["n0"], rule)
     assert found is not None
     assert (found.victims, {uid: largest_share(each) for uid, each in found.shrunk.items()}) == (
@@ -86,5 +86,55 @@ def test_no_queue_is_shrunk_below_its_guarantee() -> None:
     view = world.view()
     assert list(view.admit()) == []
     assert [
-        choose_disruption(world.state, each.spec, ["n0"], rule) for each, rule in reclaims(world.state, view)
+        choose_disruption(world.state, each.spec, ["n0"], rule) for (each,), rule in reclaims(world.state, view)
     ] == [None]
+
+
+def put_member(
+    world: World, name: str, milli: int, priority: int, *, gates: tuple[str, ...] = (names.QUEUE,)
+) -> None:
+    """A pod of a group of two."""
+    notes = {names.GROUP: "job", names.GROUP_MIN_COUNT: "2"}
+    world.put(name, milli, queue="y", mib=1024, notes=notes, priority=priority, gates=gates)
+
+
+def test_a_group_has_room_made_for_all_of_it_or_nobody_leaves() -> None:
+    world = World(guaranteed("x", 0), guaranteed("y", 0), gpus=2)
+    for name in ("a", "b"):
+        run_elastic(world, name, 600, "x", 100)
+    put_member(world, "one", 800, 10)
+    put_member(world, "two", 800, 10)
+    view = world.view()
+    assert list(view.admit()) == []
+    ((entries, rule),) = reclaims(world.state, view)
+    assert [each.spec.pod.name for each in entries] == ["one", "two"]
+    room = choose_for_group(world.state, [each.spec for each in entries], ["n0"], rule)
+    assert room is not None
+    assert set(room.victims) == {"uid-a", "uid-b"}
+    world.state.is_protected = lambda entry: entry.spec.pod.name == "a"
+    assert choose_for_group(world.state, [each.spec for each in entries], ["n0"], rule) is None
+
+
+def test_what_leaves_for_a_group_is_kept_until_all_have_left_and_the_group_has_its_turn() -> None:
+    world = World(guaranteed("x", 0), guaranteed("y", 0), gpus=2)
+    for name in ("a", "b"):
+        run_elastic(world, name, 600, "x", 100)
+    put_member(world, "one", 800, 10)
+    put_member(world, "two", 800, 10)
+    view = world.view()
+    assert list(view.admit()) == []
+    ((entries, rule),) = reclaims(world.state, view)
+    room = choose_for_group(world.state, [each.spec for each in entries], ["n0"], rule)
+    assert room is not None
+    world.state.reservations.begin_group_preemption(room.places, room.victims)
+    world.put("third", 300, queue="", gates=(), mib=1024)
+    third = world.state.pods["uid-third"]
+    world.state.drop_pod("uid-a")
+    assert world.state.reservations.nominate(third) is None
+    assert world.admit() == []
+    world.state.drop_pod("uid-b")
+    assert world.state.reservations.nominate(third) is None
+    assert world.admit() == ["one", "two"]
+    assert world.state.reservations.preemption_of("uid-one") is None
+    world.put("fourth", 200, queue="", gates=(), mib=1024)
+    assert world.state.reservations.nominate(world.state.pods["uid-fourth"]) is not None

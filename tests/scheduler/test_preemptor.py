@@ -34,27 +34,26 @@ class Api:
         return json.dumps(pod(name, 1, grant=grant)).encode()
 
     async def send(self, verb: str, path: str, body: Any, **_: object) -> bytes:
-        _, _, words = path.partition("/pods/")
-        name, _, what = words.partition("/")
-        dry = "dryRun" in body.get("deleteOptions", {}) if isinstance(body, dict) else False
+        name, what = path.split("/")[-2:]
+        dry = "dryRun" in str(body)
         self.sent.append(f"{verb} {name} {what}{' dry' if dry else ''}")
         if what == "eviction" and name in self._guarded:
             raise ApiRefused(path, _TOO_MANY_REQUESTS, "a disruption budget forbids it")
         return b"{}"
 
 
-def preempt(world: World, api: Api, name: str) -> list[str]:
-    """Let the leader look some times at a pod that fits nowhere; return what it sent."""
+def preempt(world: World, api: Api, *names: str) -> list[str]:
+    """Let the leader look some times at a pod, or a group, that fits nowhere; return what it sent."""
     client = cast(ApiClient, api)
     events = EventRecorder(client, "c", "i", lambda: world.time)
     resizer = Resizer(client, events, world.state, lambda: True, lambda: world.time, pods=world.pods)
-    entry = world.state.pods[f"uid-{name}"]
+    entries = [world.state.pods[f"uid-{name}"] for name in names]
     preemptor = Preemptor(
         client,
         world.state,
         events,
-        lambda: [entry],
-        lambda: [(entry, lower_priority(entry.spec))],
+        lambda: entries,
+        lambda: [(entries, lower_priority(entries[0].spec))],
         resizer=resizer,
         valid=lambda: True,
         now=lambda: world.time,
@@ -116,3 +115,21 @@ def test_a_pod_with_the_preemption_policy_never_disturbs_nobody() -> None:
     found["spec"]["containers"][0]["resources"]["limits"][names.VGPU_MEMORY] = "1024"
     world.state.put_pod(world.pods.read(decode_pod(json.dumps(found).encode())))
     assert preempt(world, Api(world), "polite") == []
+
+
+def test_for_a_group_all_evictions_are_tried_before_any_is_made() -> None:
+    def group(*guarded: str) -> list[str]:
+        world = World(cards=2)
+        run(world, "a", 600, 1024)
+        run(world, "b", 600, 1024)
+        notes = {names.GROUP: "job", names.GROUP_SIZE: "2"}
+        for name in ("one", "two"):
+            found = pod(name, 700, notes=notes, priority=10)
+            found["spec"]["containers"][0]["resources"]["limits"][names.VGPU_MEMORY] = "1024"
+            world.state.put_pod(world.pods.read(decode_pod(json.dumps(found).encode())))
+        return preempt(world, Api(world, *guarded), "one", "two")
+
+    sent = group()
+    assert {each.split()[1] for each in sent} == {"a", "b"}
+    assert [each.endswith("dry") for each in sent] == [True, True, False, False]
+    assert all(each.endswith("dry") for each in group("a"))

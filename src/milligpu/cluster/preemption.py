@@ -6,7 +6,7 @@ room on one GPU, or none. What the victims held is kept for the pod (`kept_share
 where the totals seem to have room, and it cannot shrink pods; then the leader chooses, by the same rule.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -70,7 +70,7 @@ def choose_for_kube_scheduler(state: ClusterState, spec: SchedulingSpec, nodes: 
     if entry is not None and (entry.stage is not PodStage.WAITING or state.reservations.is_unused(entry)):
         return None
     under_way = state.reservations.preemption_of(spec.pod.uid)
-    if under_way is not None and under_way.shrinking:
+    if spec.group is not None or (under_way is not None and under_way.shrinking):
         return None
     if under_way is not None and under_way.victims and under_way.node in offered:
         return Disruption(under_way.node, tuple(sorted(under_way.victims)))
@@ -89,12 +89,10 @@ def choose_disruption(
 ) -> Disruption | None:
     """Return what makes room where the least is lost; None if nothing helps anywhere.
 
-    No pod is disturbed for a pod of a group, for one that has a place already, as when kube-scheduler has not seen
-    yet that its victims are gone, nor for one that was given a place long ago and was not bound.
+    No pod is disturbed for one that has a place already, as when kube-scheduler has not seen yet that its victims
+    are gone, nor for one that was given a place long ago and was not bound.
     """
     entry = state.entry(spec.pod.uid)
-    if spec.group is not None:
-        return None
     if entry is not None and (entry.stage is not PodStage.WAITING or state.reservations.is_unused(entry)):
         return None
     rough = [each for node in nodes if (each := _make_room(state, spec, node, rule)) is not None]
@@ -103,6 +101,39 @@ def choose_disruption(
         if found is not None and rule.allows(found):
             return found
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoom:
+    """What makes room for pods that start together."""
+
+    victims: tuple[str, ...]
+    places: Mapping[str, Grant]
+    """Where each pod goes, by uid."""
+
+
+def choose_for_group(
+    state: ClusterState, specs: Iterable[SchedulingSpec], nodes: Sequence[str], rule: PreemptionRule
+) -> GroupRoom | None:
+    """Return who leaves so that all of these pods fit next to each other; None if that helps not all of them.
+
+    Nobody is shrunk for a group.
+    """
+    victims: list[str] = []
+    places: dict[str, Grant] = {}
+    alone = PreemptionRule(rule.may_leave)
+    with Trial(state.placer.snapshot) as trial:
+        for spec in specs:
+            found = None if state.fits(spec) else choose_disruption(state, spec, nodes, alone)
+            for uid in () if found is None else found.victims:
+                trial.put(uid, None)
+                victims.append(uid)
+            place = state.reservations.find_among(spec, state.nodes.mask(spec.constraints))
+            if place is None or spec.request is None:
+                return None
+            places[spec.pod.uid] = place
+            trial.put(spec.pod.uid, state.placer.holding(spec.request, place))
+    return GroupRoom(tuple(victims), places) if rule.allows(Disruption("", tuple(victims))) else None
 
 
 def _loss(state: ClusterState, choice: Disruption) -> tuple[float, int, int, int]:

@@ -4,6 +4,7 @@ A reservation holds until the pod is bound or its time is over. A nomination is 
 asks about takes its place. What evicted pods leave is kept for the pod that they were evicted for.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
@@ -220,6 +221,8 @@ class Reservations:
         """Reserve a place for a pod of a queue, whose turn has come; its gate is removed next."""
         assert entry.stage is PodStage.WAITING
         entry.answered_at = FOREVER
+        if entry.spec.group is not None:
+            self._kept.end(entry.spec.pod.uid)
         self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
 
     def retry_admitted(self) -> None:
@@ -233,8 +236,16 @@ class Reservations:
                 self.inherited.append(entry)
 
     def find_among(self, spec: SchedulingSpec, rows: BoolArray | None) -> Grant | None:
-        """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing."""
-        return self._choice.among(spec, rows)
+        """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing.
+
+        What is kept for its group counts as free.
+        """
+        kept = None if spec.group is None else self._kept.leave_out(spec.pod.uid)
+        try:
+            return self._choice.among(spec, rows)
+        finally:
+            if kept is not None:
+                self._kept.put_back(kept)
 
     def put_back(self, entry: PodEntry) -> None:
         """Release the place of a pod whose gate could not be removed."""
@@ -274,6 +285,17 @@ class Reservations:
         if rest is not None:
             self._kept.keep_rest(spec.pod.uid, rest)
 
+    def begin_group_preemption(self, places: Mapping[str, Grant], victims: Iterable[str]) -> None:
+        """Keep what these pods leave for a group that needs these places, and what it needs besides."""
+        leaving = list(victims)
+        first = next(iter(places))
+        self._kept.begin_together(list(places), leaving, self._pods.now())
+        released = [self._snap.holdings[uid] for uid in leaving if uid in self._snap.holdings]
+        wanted = [self._placer.holding(asked_of(self._pods[uid].spec), grant) for uid, grant in places.items()]
+        for node in {each.node for each in wanted}:
+            here = [each for each in wanted if each.node == node]
+            self._kept.keep_rest(first, _remaining(first, node, here, released))
+
     def _rest(
         self, spec: SchedulingSpec, node: str, victims: list[str], shrunk: Mapping[str, Grant]
     ) -> Holding | None:
@@ -291,12 +313,7 @@ class Reservations:
             grant = self._choice.among(spec, self._placer.mask([node]))
         if grant is None:
             return None
-        wanted = self._placer.holding(asked_of(spec), grant)
-        theirs = [dict(each.demands) for each in released]
-        rest = {gpu: _less(demand, [each[gpu] for each in theirs if gpu in each]) for gpu, demand in wanted.demands}
-        return Holding(
-            spec.pod.uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib)
-        )
+        return _remaining(spec.pod.uid, node, [self._placer.holding(asked_of(spec), grant)], released)
 
     def end_shrinking(self, uid: str) -> None:
         """Note that the pods that had to be shrunk for a pod are. If nobody is evicted, too, reserve its place."""
@@ -326,6 +343,10 @@ class Reservations:
     def _inherit(self, uid: str, node: str) -> None:
         """Reserve the place of a pod for which others made room."""
         entry = self._pods.get(uid)
+        if entry is not None and entry.spec.group is not None:
+            self._pods.capacity_version += 1  # it is kept until the group has its turn, and its places together
+            self._pods.waiting_version += 1
+            return
         if entry is not None and entry.stage in _BEFORE_BIND:
             entry.answered_at = FOREVER
             with suppress(BadRequest):
@@ -359,8 +380,12 @@ class Reservations:
         self._shares.release(entry)
 
 
-def _less(demand: GpuDemand, taken: list[GpuDemand]) -> GpuDemand:
-    """Return what is left of a demand after others; a part of a GPU is never the whole of it."""
-    milli = demand.milli - sum(each.milli for each in taken)
-    mib = demand.mib - sum(each.mib for each in taken)
-    return GpuDemand(Milli(max(0, milli)), Mib(max(0, mib)))
+def _remaining(uid: str, node: str, wanted: Iterable[Holding], released: Iterable[Holding]) -> Holding:
+    """Return what pods will hold on a node besides what others leave there; a part of a GPU is not all of it."""
+    milli, mib = Counter[str](), Counter[str]()
+    for sign, holdings in ((1, wanted), (-1, released)):
+        for gpu, demand in (each for holding in holdings if holding.node == node for each in holding.demands):
+            milli[gpu] += sign * demand.milli
+            mib[gpu] += sign * demand.mib
+    rest = {gpu: GpuDemand(Milli(max(0, milli[gpu])), Mib(max(0, mib[gpu]))) for gpu in milli}
+    return Holding(uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib))

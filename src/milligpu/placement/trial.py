@@ -8,7 +8,7 @@ class Trial:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snap = snapshot
-        self._before: dict[str, Holding] = {}
+        self._before: dict[str, Holding | None] = {}
 
     def __enter__(self) -> "Trial":
         return self
@@ -19,7 +19,7 @@ class Trial:
 
     def put(self, uid: str, holding: Holding | None) -> None:
         """Let a pod hold this from now on, or nothing."""
-        if uid in self._snap.holdings:
-            self._before.setdefault(uid, self._snap.release(uid))
+        held = self._snap.release(uid) if uid in self._snap.holdings else None
+        self._before.setdefault(uid, held)
         if holding is not None:
             self._snap.take(holding, force=True)

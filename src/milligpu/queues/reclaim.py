@@ -12,9 +12,11 @@ from milligpu.cluster.preemption import Disruption, PreemptionRule
 from milligpu.cluster.state import ClusterState
 from milligpu.model.gpu_queue import GpuQueue
 from milligpu.model.grant import Grant
+from milligpu.model.group import GroupKey
 from milligpu.model.reasons import QueueReason
-from milligpu.queues.cluster_lines import ClusterLines, charge_of, is_in_line
-from milligpu.queues.order import WaitingLines
+from milligpu.queues.cluster_lines import ClusterLines, charge_of, is_in_line, queued_pod
+from milligpu.queues.group_turn import turn_of
+from milligpu.queues.order import QueuedPod, WaitingLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +29,23 @@ class Lent:
     """The bound pods without which their queue still has its guarantee: of each queue the youngest."""
 
 
-def reclaims(state: ClusterState, view: ClusterLines) -> list[tuple[PodEntry, PreemptionRule]]:
-    """The first pod of each queue that has no room, and which pods may yield to it."""
+def reclaims(state: ClusterState, view: ClusterLines) -> list[tuple[list[PodEntry], PreemptionRule]]:
+    """The first pod of each queue that has no room, or all of its group that have to start, and who may yield."""
     lent = lent_by_others(state, view.lines)
-    found: list[tuple[PodEntry, PreemptionRule]] = []
+    found: list[tuple[list[PodEntry], PreemptionRule]] = []
+    groups: set[GroupKey] = set()
     for uid, reason in view.admission.reasons.items():
         entry = state.entry(uid)
-        if entry is None or reason is not QueueReason.NO_ROOM or not is_in_line(entry):
+        pod = None if entry is None else queued_pod(state, entry)
+        if entry is None or pod is None or reason is not QueueReason.NO_ROOM or not is_in_line(entry):
             continue
-        if entry.spec.group is not None:
-            continue  # pods would be evicted for some of the group, and in vain if the others have no room
-        found.append((entry, _rule(state, entry, lent if _is_within(state, view.lines, entry) else Lent())))
+        if pod.group is not None and pod.group in groups:
+            continue
+        groups |= set() if pod.group is None else {pod.group}
+        turn = turn_of(view.lines, pod)
+        entries = [state.pods[each.name] for each in turn.pods[: turn.needed]]
+        within = _is_within(view.lines, turn.together)
+        found.append((entries, _rule(state, entry, lent if within else Lent())))
     return found
 
 
@@ -65,15 +73,11 @@ def _rule(state: ClusterState, asking: PodEntry, lent: Lent) -> PreemptionRule:
     return PreemptionRule(may_leave, may_shrink, leaves_guarantees)
 
 
-def _is_within(state: ClusterState, lines: WaitingLines, entry: PodEntry) -> bool:
-    request = entry.spec.request
-    if request is None:
-        return False
-    milli, mib = charge_of(state.placer, request)
+def _is_within(lines: WaitingLines, pod: QueuedPod) -> bool:
     return all(
-        _fits(lines.state[each.name].milli + milli, each.guarantee.milli)
-        and _fits(lines.state[each.name].mib + mib, each.guarantee.mib)
-        for each in lines.queues.line_of(entry.spec.queue)
+        _fits(lines.state[each.name].milli + pod.milli, each.guarantee.milli)
+        and _fits(lines.state[each.name].mib + pod.mib, each.guarantee.mib)
+        for each in lines.queues.line_of(pod.queue)
     )
 
 

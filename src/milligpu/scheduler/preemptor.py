@@ -13,7 +13,13 @@ from dataclasses import replace
 import structlog
 
 from milligpu.cluster.pod_entry import PodEntry, PodStage
-from milligpu.cluster.preemption import PreemptionRule, choose_disruption, evicted_with, lower_priority
+from milligpu.cluster.preemption import (
+    PreemptionRule,
+    choose_disruption,
+    choose_for_group,
+    evicted_with,
+    lower_priority,
+)
 from milligpu.cluster.shrink import is_shrinkable, largest_share
 from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import METADATA_ONLY, ApiClient, ApiNotSent, ApiRefused
@@ -51,13 +57,13 @@ class Preemptor:
         state: ClusterState,
         events: EventRecorder,
         unplaceable: Callable[[], list[PodEntry]],
-        reclaims: Callable[[], list[tuple[PodEntry, PreemptionRule]]],
+        reclaims: Callable[[], list[tuple[list[PodEntry], PreemptionRule]]],
         *,
         resizer: Resizer,
         valid: Callable[[], bool],
         now: Callable[[], float],
     ) -> None:
-        """`unplaceable` are pods that fit nowhere; `reclaims` are first in their queues, with who may leave."""
+        """`unplaceable` are pods that fit nowhere; `reclaims` are first in their queues, alone or as a group."""
         self._api = api
         self._state = state
         self._events = events
@@ -82,19 +88,21 @@ class Preemptor:
 
     async def look(self) -> None:
         """Make room for pods that must not wait, the most important first."""
-        for entry, rule in self._asking()[:_AT_ONCE]:
-            if self._due(entry):
-                await self._preempt(entry, rule)
+        for entries, rule in self._asking()[:_AT_ONCE]:
+            if all(map(self._due, entries)):
+                await (self._preempt(entries[0], rule) if len(entries) == 1 else self._preempt_for(entries, rule))
 
-    def _asking(self) -> list[tuple[PodEntry, PreemptionRule]]:
-        """The pods for which others may leave, the most important first."""
-        waiting = [entry for entry in self._unplaceable() if not entry.gated and self._due(entry)]
+    def _asking(self) -> list[tuple[list[PodEntry], PreemptionRule]]:
+        """The pods and groups for which others may leave, the most important first."""
+        waiting = [
+            each for each in self._unplaceable() if not each.gated and each.spec.group is None and self._due(each)
+        ]
         if waiting:
             lowest = min((each.spec.priority for each in self._holders()), default=0)
             waiting = [entry for entry in waiting if entry.spec.priority > lowest]
-        asking = [(entry, lower_priority(entry.spec)) for entry in waiting]
-        asking += [each for each in self._reclaims() if self._due(each[0])]
-        return sorted(asking, key=lambda each: (-each[0].spec.priority, each[0].number))
+        asking = [([entry], lower_priority(entry.spec)) for entry in waiting]
+        asking += [each for each in self._reclaims() if all(map(self._due, each[0]))]
+        return sorted(asking, key=lambda each: (-each[0][0].spec.priority, each[0][0].number))
 
     def _holders(self) -> Iterator[PodEntry]:
         """The bound pods that hold GPUs."""
@@ -109,7 +117,6 @@ class Preemptor:
             entry.stage is PodStage.WAITING
             and entry.seen
             and entry.spec.preempts
-            and entry.spec.group is None
             and self._state.entry(uid) is entry
             and self._state.reservations.preemption_of(uid) is None
             and entry.since <= now - _PATIENCE_S
@@ -120,7 +127,7 @@ class Preemptor:
         spec = entry.spec
         if self._state.fits(spec):
             return
-        allowed = replace(rule, may_leave=lambda each: self._may_ask(each) and rule.may_leave(each))
+        allowed = self._without_kept(rule)
         chosen = choose_disruption(self._state, spec, self._nodes(entry, allowed), allowed)
         if chosen is None:
             self._not_before[spec.pod.uid] = self._now() + _LATER_S
@@ -136,15 +143,47 @@ class Preemptor:
                     return
                 await self._shrink(self._state.pods[uid], grant, entry)
             self._state.reservations.end_shrinking(spec.pod.uid)
-            for each in pods:
-                if not self._is_wanted(spec.pod.uid):
-                    return
-                await self._evict(each.spec.pod, dry=False)
-                self._tell(each, entry, chosen=each in victims)
+            await self._evict_all(pods, victims, entry)
         except Unavailable as error:
-            self._not_before[spec.pod.uid] = self._now() + _LATER_S
-            self._state.reservations.end_preemption(spec.pod.uid)
-            log.info("Could not preempt", pod=str(spec.pod), node=chosen.node, error=error.message)
+            self._give_up(entry, error)
+
+    async def _preempt_for(self, entries: list[PodEntry], rule: PreemptionRule) -> None:
+        """Make room for all of a group, or for none of it."""
+        head, allowed = entries[0], self._without_kept(rule)
+        room = choose_for_group(self._state, [each.spec for each in entries], self._nodes(head, allowed), allowed)
+        if room is None or not room.victims:
+            self._not_before[head.spec.pod.uid] = self._now() + _LATER_S
+            return
+        victims = [self._state.pods[uid] for uid in room.victims if not self._state.pods[uid].leaving]
+        pods = [*victims, *evicted_with(self._state, room.victims)]
+        self._state.reservations.begin_group_preemption(room.places, room.victims)
+        try:
+            for each in pods:
+                await self._try_eviction(each)
+            await self._evict_all(pods, victims, head)
+        except Unavailable as error:
+            self._give_up(head, error)
+
+    async def _evict_all(self, pods: list[PodEntry], victims: list[PodEntry], entry: PodEntry) -> None:
+        for each in pods:
+            if not self._is_wanted(entry.spec.pod.uid):
+                return
+            await self._evict(each.spec.pod, dry=False)
+            self._tell(each, entry, chosen=each in victims)
+
+    def _give_up(self, entry: PodEntry, error: Unavailable) -> None:
+        pod = entry.spec.pod
+        self._not_before[pod.uid] = self._now() + _LATER_S
+        self._state.reservations.end_preemption(pod.uid)
+        log.info("Could not preempt", pod=str(pod), error=error.message)
+
+    def _without_kept(self, rule: PreemptionRule) -> PreemptionRule:
+        """The same rule, but for pods whose eviction was refused a while ago."""
+
+        def may_leave(entry: PodEntry) -> bool:
+            return self._may_ask(entry) and rule.may_leave(entry)
+
+        return replace(rule, may_leave=may_leave)
 
     def _may_ask(self, entry: PodEntry) -> bool:
         return self._now() >= self._kept_until.get(entry.spec.pod.uid, self._now())

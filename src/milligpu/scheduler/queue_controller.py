@@ -157,7 +157,7 @@ class QueueController:
         self._patches.add(task)
         task.add_done_callback(self._patches.discard)
 
-    def reclaims(self) -> list[tuple[PodEntry, PreemptionRule]]:
+    def reclaims(self) -> list[tuple[list[PodEntry], PreemptionRule]]:
         """The first pods of queues that want what they lent, and which pods may be evicted for each."""
         return [] if self._view is None or self.idle else reclaims(self._state, self._view)
 

@@ -62,7 +62,7 @@ def _pods(where: str, found: Json) -> Iterator[dict[str, Any]]:
     kind = str(found.get("kind"))
     if kind not in PATHS or kind == "SharePod":
         raise BadRequest(f"{where}: kind", kind, f"one of {', '.join(sorted(PATHS.keys() - {'SharePod'}))}")
-    pod = {"apiVersion": "v1", "kind": "Pod"} | pod_of_template(kind, found)
+    pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", **pod_of_template(kind, found)}
     if kind == "Pod":
         yield pod
         return

@@ -110,7 +110,7 @@ class QueueOverview:
         room = "".join(
             f"; {room}"
             for asking, rule in reclaims(self._state, self._view)
-            if asking is entry and (room := explain_room(self._state, entry.spec, rule))
+            if asking == [entry] and (room := explain_room(self._state, entry.spec, rule))
         )
         return next(each.message for each in found if each.pod.name == uid) + room
 
