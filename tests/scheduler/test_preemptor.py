@@ -48,6 +48,12 @@ def preempt(world: World, api: Api, *names: str) -> list[str]:
     events = EventRecorder(client, "c", "i", lambda: world.time)
     resizer = Resizer(client, events, world.state, lambda: True, lambda: world.time, pods=world.pods)
     entries = [world.state.pods[f"uid-{name}"] for name in names]
+
+    def now() -> float:
+        """Time goes by also between two questions."""
+        world.time += 0.001
+        return world.time
+
     preemptor = Preemptor(
         client,
         world.state,
@@ -56,7 +62,7 @@ def preempt(world: World, api: Api, *names: str) -> list[str]:
         lambda: [(entries, lower_priority(entries[0].spec))],
         resizer=resizer,
         valid=lambda: True,
-        now=lambda: world.time,
+        now=now,
     )
 
     async def look() -> None:

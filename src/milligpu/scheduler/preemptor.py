@@ -186,7 +186,7 @@ class Preemptor:
         return replace(rule, may_leave=may_leave)
 
     def _may_ask(self, entry: PodEntry) -> bool:
-        return self._now() >= self._kept_until.get(entry.spec.pod.uid, self._now())
+        return self._kept_until.get(entry.spec.pod.uid, 0.0) <= self._now()
 
     async def _try_eviction(self, entry: PodEntry) -> None:
         """Find out whether a pod may be evicted. If it may not, others are chosen in its place for a while."""
