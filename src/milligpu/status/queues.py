@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from milligpu.cluster.explain_room import explain_room
+from milligpu.cluster.explain_room import explain_group_room, explain_room
 from milligpu.cluster.pod_entry import PodEntry
 from milligpu.cluster.state import ClusterState
 from milligpu.kube import fetch
@@ -107,12 +107,18 @@ class QueueOverview:
         if uid in self._admitted:
             return f"its turn has come: the scheduler will place it on {entry.node}"
         found = self._standings(self._view.lines.queues[queue_of(entry)])
-        room = "".join(
-            f"; {room}"
-            for asking, rule in reclaims(self._state, self._view)
-            if asking == [entry] and (room := explain_room(self._state, entry.spec, rule))
-        )
-        return next(each.message for each in found if each.pod.name == uid) + room
+        message = next(each.message for each in found if each.pod.name == uid)
+        room = self._room(entry)
+        return f"{message}; {room}" if room else message
+
+    def _room(self, entry: PodEntry) -> str:
+        """Say who would yield to a pod, or to its group, if it is the first of its queue."""
+        for asking, rule in reclaims(self._state, self._view):
+            if asking == [entry]:
+                return explain_room(self._state, entry.spec, rule)
+            if entry in asking:
+                return explain_group_room(self._state, [each.spec for each in asking], rule)
+        return ""
 
     def _standings(self, queue: GpuQueue) -> list[Standing]:
         return list(standings(self._view.lines, self._view.admission, queue, self._now))
