@@ -26,9 +26,11 @@ from milligpu.dashboard.charts import chart
 from milligpu.dashboard.collector import Collector
 from milligpu.dashboard.filters import FILTERS
 from milligpu.dashboard.headers import SecurityHeaders
+from milligpu.dashboard.metrics import metrics_text
 from milligpu.history.samples import Level
 from milligpu.model.errors import BadRequest, MilligpuError
 from milligpu.status.advice import Advice
+from milligpu.status.cost import CostLine
 from milligpu.status.picture import Picture
 from milligpu.wire.status import ShareUsage
 
@@ -40,6 +42,7 @@ NAVIGATION = (
     ("/gpus", "GPUs"),
     ("/shares", "Shares"),
     ("/waiting", "Waiting"),
+    ("/queues", "Queues"),
     ("/owners", "Cost"),
     ("/health", "Health"),
     ("/settings", "Settings"),
@@ -95,6 +98,7 @@ class DashboardApp:
             ),
             *self._both("/shares", page("shares.html", self._shares, "/shares")),
             *self._both("/waiting", page("waiting.html", self._waiting, "/waiting")),
+            *self._both("/queues", page("queues.html", lambda visit, _: pages.queues(visit.picture), "/queues")),
             *self._both("/owners", page("owners.html", self._owners, "/owners")),
             *self._both("/health", page("health.html", self._health, "/health")),
             *self._both("/settings", page("settings.html", self._settings, "/settings")),
@@ -103,6 +107,9 @@ class DashboardApp:
             ),
             Route("/waiting.csv", self._csv(lambda visit: visit.picture.waiting, "waiting")),
             Route("/gpus.csv", self._csv(lambda visit: pages.tiles(visit.picture, visit.advice), "gpus")),
+            Route("/queues.csv", self._csv(lambda visit: pages.queues(visit.picture).queues, "queues")),
+            Route("/owners.csv", self._csv(self._owner_costs, "owners")),
+            Route("/metrics", self._metrics),
             Route("/overview.json", page("overview.html", self._overview, "/")),
             Route("/", page("overview.html", self._overview, "/")),
         ]
@@ -287,9 +294,20 @@ class DashboardApp:
     def _waiting(visit: Visit, _request: Request) -> pages.WaitingPage:
         return pages.WaitingPage(visit.picture.waiting, visit.picture.cluster)
 
-    def _owners(self, visit: Visit, _request: Request) -> pages.OwnersPage:
+    def _owners(self, visit: Visit, _request: Request | None) -> pages.OwnersPage:
         allowed = None if visit.rights.everything else visit.rights.namespaces
-        return pages.owners(visit.picture, self._collector.costs, allowed)
+        return pages.owners(visit.picture, self._collector.costs, self._collector.months, allowed)
+
+    def _owner_costs(self, visit: Visit) -> Sequence[CostLine]:
+        return [row.cost for row in self._owners(visit, None).owners if row.cost is not None]
+
+    async def _metrics(self, request: Request) -> Response:
+        visit = await self._entered(request)
+        if isinstance(visit, Response):
+            return visit
+        costs = self._collector.costs if visit.rights.everything else None
+        text = await asyncio.to_thread(metrics_text, visit.picture, visit.advice, costs)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @staticmethod
     def _health(visit: Visit, _request: Request) -> pages.HealthPage:
@@ -334,7 +352,7 @@ class SettingsPage:
 
 
 def _wants_data(request: Request) -> bool:
-    return request.url.path.endswith((".json", ".csv")) or request.url.path == "/live"
+    return request.url.path.endswith((".json", ".csv")) or request.url.path in {"/live", "/metrics"}
 
 
 def _with_cookie(request: Request, cookie: str) -> Response:

@@ -5,10 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
-from milligpu.history.store import HistoryReader, HistoryStore
+from milligpu.history.samples import Level
+from milligpu.history.store import FINER, HistoryReader, HistoryStore
 from milligpu.model.errors import MilligpuError
 from milligpu.status.advice import Advice, advise
-from milligpu.status.cost import CostReport, cost_report
+from milligpu.status.cost import CostLine, CostReport, UsageSum, cost_by_month, cost_report, usage_sums
 from milligpu.status.measure import recent_lines
 from milligpu.status.picture import Picture
 from milligpu.status.prices import Prices
@@ -18,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 # Costs change slowly, and so do verdicts; for this many GPUs and shares, making them takes a moment.
 _SLOW_TICKS, _MANY = 6, 1000
+_SLOWER = 5
 _MONTH_S = 30 * 24 * 3600.0
 
 
@@ -41,6 +43,8 @@ class Collector:
         self.picture: Picture | None = None
         self.advice: list[Advice] = []
         self.costs: CostReport | None = None
+        self.months: list[CostLine] = []
+        self._cost_history = CostHistory(self.history, prices)
         self.problem = ""
         """Why the picture is not updated."""
         self.ticks = 0
@@ -68,11 +72,12 @@ class Collector:
     def _collect(self) -> None:
         picture = self._read()
         self._store.add(picture.at, self._sampler.sample(picture))
-        slow = self.costs is None or self.ticks % _SLOW_TICKS == 0
-        if slow or len(picture.gpus) + len(picture.shares) < _MANY:
+        many = len(picture.gpus) + len(picture.shares) >= _MANY
+        if not many or self.costs is None or self.ticks % _SLOW_TICKS == 0:
             self.advice = advise(picture, recent_lines(self.history, picture.at))
-        if slow:
-            self.costs = read_costs(self.history, self.prices, picture.at - _MONTH_S)
+        if self.costs is None or self.ticks % (_SLOW_TICKS * (_SLOWER if many else 1)) == 0:
+            self.costs = self._cost_history.report(picture.at)
+            self.months = self._cost_history.months
         self.picture = picture
 
     async def changes(self) -> AsyncIterator[int]:
@@ -84,6 +89,25 @@ class Collector:
             yield self.ticks
 
 
-def read_costs(history: HistoryReader, prices: Prices, since: float) -> CostReport:
-    """The cost of everything since then."""
-    return cost_report(history.everything(since), prices)
+class CostHistory:
+    """The cost of the last 30 days. What whole hours cost is read once an hour."""
+
+    def __init__(self, history: HistoryReader, prices: Prices) -> None:
+        self._history = history
+        self._prices = prices
+        self._hour = -1
+        self._sums: dict[str, UsageSum] = {}
+        self.months: list[CostLine] = []
+        """Calendar months, the latest first, up to the last whole hour."""
+
+    def report(self, now: float) -> CostReport:
+        """Add up the last 30 days."""
+        hour = int(now // Level.HOURS.step_s)
+        if hour != self._hour:
+            self._hour = hour
+            self._sums = usage_sums(self._history.pieces(now - _MONTH_S, [Level.HOURS]))
+            self.months = cost_by_month(self._history.pieces(0.0, [Level.HOURS]), self._prices)
+        # A new history has no whole hour yet.
+        last = max((each.last for each in self._sums.values()), default=None)
+        since = now - _MONTH_S if last is None else last + Level.HOURS.step_s
+        return cost_report(usage_sums(self._history.pieces(since, FINER[1:]), self._sums), self._prices)
