@@ -238,7 +238,11 @@ class DashboardApp:
         if not keys or not all(_may_read(key, visit) for key in keys):
             return PlainTextResponse("nothing of this name that you may see\n", 404)
         level, seconds = RANGES[name]
-        found = await asyncio.to_thread(chart, self._collector.history, level, visit.picture.at - seconds, keys)
+        since = visit.picture.at - seconds
+        try:
+            found = await asyncio.to_thread(chart, self._collector.history, level, since, keys)
+        except MilligpuError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     def _csv(self, rows: Callable[[Visit], Sequence[Any]], name: str) -> Callable[[Request], Awaitable[Response]]:
@@ -318,7 +322,7 @@ class DashboardApp:
         return SettingsPage(
             __version__,
             collector.interval_s,
-            str(collector.history.path),
+            collector.history.place,
             collector.history.size(),
             collector.prices.currency,
             [PriceRow(model, price) for model, price in sorted(collector.prices.per_hour.items())],
@@ -343,7 +347,8 @@ class SettingsPage:
     version: str
     interval_s: float
     history_file: str
-    history_bytes: int
+    history_bytes: int | None
+    """None if a Prometheus has it."""
     currency: str
     prices: Sequence[PriceRow]
     user: str

@@ -4,8 +4,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 
-from milligpu.history.samples import Level
+from milligpu.history.prometheus import PrometheusHistory
+from milligpu.history.samples import HistorySource, Level
 from milligpu.history.store import FINER, HistoryReader, HistoryStore
 from milligpu.model.errors import MilligpuError
 from milligpu.status.advice import Advice, advise
@@ -29,14 +31,22 @@ class Collector:
     def __init__(
         self,
         read: Callable[[], Picture],
-        store: HistoryStore,
+        store: HistoryStore | PrometheusHistory,
         *,
         interval_s: float,
         prices: Prices,
+        act: Callable[[Picture], list[str]] | None = None,
     ) -> None:
+        """`store` is our own file, or a Prometheus that has the measurements anyway: then nothing is stored.
+
+        `act` does something about what was measured, and returns what people must mend; None only looks.
+        """
+        self._act = act
+        self._mend: list[str] = []
+        self._taken = 0
         self._read = read
         self._store = store
-        self.history = HistoryReader(store.path)
+        self.history: HistorySource = HistoryReader(store.path) if isinstance(store, HistoryStore) else store
         self.interval_s = interval_s
         self.prices = prices
         self._sampler = Sampler(interval_s)
@@ -59,7 +69,7 @@ class Collector:
     async def collect(self) -> None:
         """Take one picture; a failure keeps the one before, and pages say so."""
         try:
-            await asyncio.to_thread(self._collect)
+            await asyncio.to_thread(self.take)
             self.problem = ""
         except MilligpuError as error:
             if not self.problem:
@@ -69,16 +79,21 @@ class Collector:
             self.ticks += 1
             self._changed.notify_all()
 
-    def _collect(self) -> None:
+    def take(self) -> None:
+        """Take one picture now, in this thread."""
         picture = self._read()
-        self._store.add(picture.at, self._sampler.sample(picture))
+        if isinstance(self._store, HistoryStore):
+            self._store.add(picture.at, self._sampler.sample(picture))
         many = len(picture.gpus) + len(picture.shares) >= _MANY
-        if not many or self.costs is None or self.ticks % _SLOW_TICKS == 0:
+        if not many or self.costs is None or self._taken % _SLOW_TICKS == 0:
             self.advice = advise(picture, recent_lines(self.history, picture.at))
-        if self.costs is None or self.ticks % (_SLOW_TICKS * (_SLOWER if many else 1)) == 0:
+        if self.costs is None or self._taken % (_SLOW_TICKS * (_SLOWER if many else 1)) == 0:
             self.costs = self._cost_history.report(picture.at)
             self.months = self._cost_history.months
-        self.picture = picture
+        if self._act is not None and self._taken % _SLOW_TICKS == 0:
+            self._mend = self._act(picture)
+        self._taken += 1
+        self.picture = replace(picture, problems=[*picture.problems, *self._mend]) if self._mend else picture
 
     async def changes(self) -> AsyncIterator[int]:
         """Yield the number of the latest picture whenever there is a new one, or every 15 seconds."""
@@ -92,7 +107,7 @@ class Collector:
 class CostHistory:
     """The cost of the last 30 days. What whole hours cost is read once an hour."""
 
-    def __init__(self, history: HistoryReader, prices: Prices) -> None:
+    def __init__(self, history: HistorySource, prices: Prices) -> None:
         self._history = history
         self._prices = prices
         self._hour = -1

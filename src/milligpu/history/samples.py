@@ -1,9 +1,9 @@
 """One measurement of one GPU or share, and averages of several. Pure. NaN is unknown, which is not 0."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,31 @@ class HistoryLine:
         """The column of a field of this kind of thing."""
         fields = GPU_FIELDS if self.key.startswith("gpu/") else SHARE_FIELDS
         return self.rows[:, FIRST + fields.index(name)]
+
+
+class HistorySource(Protocol):
+    """Where lines are read: our own file, or a Prometheus."""
+
+    @property
+    def place(self) -> str:
+        """What people call it."""
+        ...
+
+    def size(self) -> int | None:
+        """Bytes on the disk; None if that is not ours to know."""
+        ...
+
+    def lines(self, level: Level, since: float, *, prefix: str = "") -> Iterator[HistoryLine]:
+        """Read all lines whose key has this beginning and that have points."""
+        ...
+
+    def line(self, level: Level, since: float, key: str) -> HistoryLine | None:
+        """Read one line; None if it has no points."""
+        ...
+
+    def pieces(self, since: float, levels: Sequence[Level] = ...) -> Iterator[HistoryLine]:
+        """Read each second once; a line may come in several pieces."""
+        ...
 
 
 def average(ids: NDArray[np.uint8], rows: Values) -> tuple[NDArray[np.uint8], Values]:

@@ -29,8 +29,9 @@ from milligpu.history.samples import (
 
 _log = logging.getLogger(__name__)
 
-SIZE_MAX = 1 << 30
-"""Bytes. 5,000 GPUs and 20,000 shares need about 0.9 GiB when 90 days are full of hours."""
+SIZE_MAX = 4 << 30
+"""Bytes. 5,000 GPUs and 20,000 shares need 3.5 GiB when 90 days are full of hours (`bench/history.py`), and
+100 GPUs with 400 shares a fiftieth of that."""
 _VERSION = 2
 _OLDER = (1,)
 """Versions that this program reads and goes on with: their blocks have fewer columns."""
@@ -215,6 +216,10 @@ class HistoryReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
 
     def exists(self) -> bool:
         return self.path.exists()

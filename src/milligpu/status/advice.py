@@ -16,11 +16,13 @@ from milligpu.status.picture import Picture, gpu_key, holder_name, share_key
 from milligpu.wire.status import GpuStatus, ShareUsage, Violation
 
 # Below this fraction of a card a holder does nothing: an open context alone uses none.
-_IDLE_BELOW = 0.01
+IDLE_BELOW = 0.01
 # A holder is oversized if the p95 of its use stays below this fraction of its share.
 _OVERSIZED_BELOW = 0.5
 # Room above the p95 that a proposed share leaves, and the step to which it is rounded up.
 _ROOM, _STEP = 1.2, 0.05
+FLOOR_MILLI = round(_STEP * WHOLE)
+"""The share to which an idle pod may be shrunk."""
 # A holder is starved if its own limit stopped it for this fraction of the time.
 _STARVED_FROM = 0.25
 # Idle GPUs of today's servers draw 10 to 60 W; more than this for no work is worth a look.
@@ -100,6 +102,12 @@ def needs_attention(found: Sequence[Advice]) -> list[Advice]:
     return sorted((each for each in found if each.verdict not in _FINE), key=severity)
 
 
+def is_idle(line: HistoryLine) -> bool:
+    """Whether a holder did nothing in 95 % of the time; False if nobody measured."""
+    used = _known(line.values("used"))
+    return bool(len(used)) and _p95(used) < IDLE_BELOW
+
+
 def share_link(use: ShareUsage) -> str:
     """The page of the holder of a share."""
     return f"/sessions/{use.session}" if use.session else f"/pods/{use.namespace}/{use.pod}"
@@ -120,15 +128,14 @@ def _share(picture: Picture, use: ShareUsage, gpu: GpuStatus | None, line: Histo
     if line is None or seconds < _SECONDS_MIN or not len(used):
         return say(Verdict.UNKNOWN, f"only {seconds:.0f} s of measurements so far")
     share, limit = use.milli / WHOLE, use.limit / WHOLE
-    # The value that 95 % of the samples do not exceed; for thousands of shares, faster than interpolating.
-    p95 = float(np.sort(used)[math.ceil(0.95 * len(used)) - 1])
+    p95 = _p95(used)
     over = _time(seconds)
     throttled = _mean(line.values("throttled"))
     refused = _count(line, "refused")
     if refused >= _REFUSALS_FROM:
         text = f"its memory limit refused {refused} allocations in {over}: the program asks again and again"
         return say(Verdict.BAD_TASK, text, _more_memory(use))
-    if p95 < _IDLE_BELOW:
+    if p95 < IDLE_BELOW:
         return say(Verdict.IDLE, f"holds {share:.2f} GPU and used at most {p95:.3f} for {over}", _stop(use))
     if throttled >= _STARVED_FROM and not use.whole:
         more = min(1.0, _step_up(limit * (1 + throttled)))
@@ -164,7 +171,7 @@ def _gpu(picture: Picture, gpu: GpuStatus, line: HistoryLine | None) -> Advice:
         reason = max(gpu.throttled, key=gpu.throttled.__getitem__)
         text = f"lost {slowed:.0%} of the last {over} to reduced clocks; most of it so far: {reason}"
         return say(Verdict.THROTTLED, text, "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE")
-    if watts >= _IDLE_WATTS and used < _IDLE_BELOW:
+    if watts >= _IDLE_WATTS and used < IDLE_BELOW:
         return say(Verdict.INEFFICIENT, f"draws {watts:.0f} W and did no work for {over}")
     cards = gpu.milli / WHOLE
     return say(Verdict.HEALTHY, f"{used / cards:.0%} of its time used over {over}")
@@ -216,6 +223,11 @@ def _more_memory(use: ShareUsage) -> str:
 def _stop(use: ShareUsage) -> str:
     """Give the compute back to others without ending anybody's work."""
     return "" if use.whole or use.milli / WHOLE <= _STEP else _resize(use, share=_STEP)
+
+
+def _p95(values: Values) -> float:
+    """The value that 95 % of these do not exceed; for thousands of shares, faster than interpolating."""
+    return float(np.sort(values)[math.ceil(0.95 * len(values)) - 1])
 
 
 def _known(values: Values) -> Values:
