@@ -64,6 +64,10 @@ def _later(picture: Picture, tick: int) -> Picture:
     return Picture(float(at), "bench", cluster=True, software=False, gpus=picture.gpus, shares=shares)
 
 
+def store_size(folder: str) -> int:
+    return sum(each.stat().st_size for each in Path(folder).iterdir())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpus", type=int, default=5000)
@@ -82,7 +86,7 @@ def main() -> None:
             collector.take()
             took = time.process_time() - before
             spent, longest = spent + took, max(longest, took)
-        size = collector.history.size()
+        size = store_size(folder)
         store.close()
     seconds = ticks * _TICK_S
     print(f"{options.gpus} GPUs, {len(first.shares)} pods, a tick every {_TICK_S} s, {options.minutes} min")

@@ -88,7 +88,8 @@ def _policies(found: Sequence[Mapping[str, Any]], kind: str) -> tuple[dict[str, 
     """The policies by name, and what is wrong with others."""
     made, problems = dict[str, IdlePolicy](), list[str]()
     for each in found:
-        name, annotations = each["metadata"]["name"], each["metadata"].get("annotations") or {}
+        name: str = each["metadata"]["name"]
+        annotations: dict[str, str] = each["metadata"].get("annotations") or dict[str, str]()
         try:
             policy = read_idle_policy(annotations, f"{kind} {name}")
         except BadRequest as error:

@@ -135,6 +135,7 @@ def test_idle_pods_get_an_event_and_are_shrunk_only_where_that_was_asked_for(
     account = chart_account(control_plane, mine, act=True)
     cluster = config.find_cluster(str(account))
     actions = IdleActions(lambda: config.blocking_client(cluster), HistoryReader(store.path))
+    problems: list[str] = []
     for _ in range(2):
         problems = actions.act(idle_picture(mine, "", 1_800_000_125.0))
         assert len(problems) == 1
