@@ -259,6 +259,7 @@ PAGES = {
     "shares": "/shares",
     "pod": "/pods/vision/train-resnet-0-0",
     "waiting": "/waiting",
+    "waiting-pod": "/pods/vision/train-vit-3",
     "queues": "/queues",
     "cost": "/owners",
     "health": "/health",

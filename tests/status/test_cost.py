@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from milligpu.history.samples import WIDTH, HistoryLine
 from milligpu.model.errors import BadRequest
-from milligpu.status.cost import CostReport, cost_by_month, cost_report, usage_sums
+from milligpu.status.cost import CostReport, cost_by_month, cost_report, sums_by_month, usage_sums
 from milligpu.status.prices import NO_PRICES, Prices, read_prices
 
 
@@ -116,7 +116,7 @@ def test_months_add_up_to_the_whole_time_also_in_the_middle_of_a_line() -> None:
     rows[:, [0, 2, 3]] = (3600, 0.5, 0.5)
     times = december + 3600 * np.arange(-1, 3, dtype=np.int64)
     one = HistoryLine("gpu/G1", {"model": "A100", "cards": "1"}, times, rows)
-    months = cost_by_month([one], EUROS)
+    months = cost_by_month(sums_by_month([one]), EUROS)
     assert [(each.name, each.allocated_hours) for each in months] == [("2026-12", 3.0), ("2026-11", 1.0)]
     whole = cost_report(usage_sums([one]), EUROS).total
     assert sum(each.allocated or 0.0 for each in months) == pytest.approx(whole.allocated)

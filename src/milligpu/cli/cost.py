@@ -62,7 +62,7 @@ def command(  # noqa: PLR0917 - as click calls it
     from pathlib import Path
 
     from milligpu.history.store import HistoryReader
-    from milligpu.status.cost import cost_by_month, cost_report, usage_sums
+    from milligpu.status.cost import cost_by_month, cost_report, sums_by_month, usage_sums
 
     wide = is_cluster_scope(cluster, kubeconfig)
     reader = HistoryReader(Path(history) if history else history_path(wide, kubeconfig))
@@ -74,7 +74,7 @@ def command(  # noqa: PLR0917 - as click calls it
     since, priced = time.time() - days * _DAY, load_prices(prices)
     report = cost_report(usage_sums(reader.pieces(since)), priced)
     if by == "month":
-        rows = cost_by_month(reader.pieces(since), priced)
+        rows = cost_by_month(sums_by_month(reader.pieces(since)), priced)
     else:
         groups = {"owner": report.by_owner, "queue": report.by_queue, "user": report.by_user}
         rows = [*(groups[by]() if by in groups else report.holders), report.unallocated]

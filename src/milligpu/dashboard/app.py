@@ -272,9 +272,12 @@ class DashboardApp:
     def _pod(self, visit: Visit, request: Request) -> pages.HolderPage | None:
         namespace, pod = request.path_params["namespace"], request.path_params["pod"]
         uses = [use for use in visit.picture.shares if (use.namespace, use.pod) == (namespace, pod)]
-        if not uses or not visit.rights.sees(namespace):
+        waits = any((each.namespace, each.name) == (namespace, pod) for each in visit.picture.waiting)
+        if not (uses or waits) or not visit.rights.sees(namespace):
             return None
         text, events = self._explained(namespace, pod)
+        if not uses:
+            return pages.HolderPage(f"{namespace}/{pod}", "pod", (), "", None, text, events, ())
         return pages.holder(visit.picture, visit.advice, uses, explanation=text, events=events)
 
     def _explained(self, namespace: str, pod: str) -> tuple[str, Sequence[str]]:

@@ -11,7 +11,16 @@ from milligpu.history.samples import HistorySource, Level
 from milligpu.history.store import FINER, HistoryReader, HistoryStore
 from milligpu.model.errors import MilligpuError
 from milligpu.status.advice import Advice, advise
-from milligpu.status.cost import CostLine, CostReport, UsageSum, cost_by_month, cost_report, usage_sums
+from milligpu.status.cost import (
+    CostLine,
+    CostReport,
+    UsageSum,
+    add_sums,
+    cost_by_month,
+    cost_report,
+    sums_by_month,
+    usage_sums,
+)
 from milligpu.status.measure import recent_lines
 from milligpu.status.picture import Picture
 from milligpu.status.prices import Prices
@@ -112,8 +121,9 @@ class CostHistory:
         self._prices = prices
         self._hour = -1
         self._sums: dict[str, UsageSum] = {}
+        self._month_sums: dict[str, dict[str, UsageSum]] = {}
         self.months: list[CostLine] = []
-        """Calendar months, the latest first, up to the last whole hour."""
+        """Calendar months, the latest first."""
 
     def report(self, now: float) -> CostReport:
         """Add up the last 30 days."""
@@ -121,8 +131,15 @@ class CostHistory:
         if hour != self._hour:
             self._hour = hour
             self._sums = usage_sums(self._history.pieces(now - _MONTH_S, [Level.HOURS]))
-            self.months = cost_by_month(self._history.pieces(0.0, [Level.HOURS]), self._prices)
+            self._month_sums = sums_by_month(self._history.pieces(now - Level.HOURS.kept_s, [Level.HOURS]))
         # A new history has no whole hour yet.
         last = max((each.last for each in self._sums.values()), default=None)
         since = now - _MONTH_S if last is None else last + Level.HOURS.step_s
-        return cost_report(usage_sums(self._history.pieces(since, FINER[1:]), self._sums), self._prices)
+        later = sums_by_month(self._history.pieces(since, FINER[1:]))
+        names = sorted({*self._month_sums, *later})
+        months = {name: add_sums(self._month_sums.get(name, {}), later.get(name, {})) for name in names}
+        self.months = cost_by_month(months, self._prices)
+        found = self._sums
+        for sums in later.values():
+            found = add_sums(found, sums)
+        return cost_report(found, self._prices)

@@ -49,13 +49,21 @@ UsageSums = Mapping[str, UsageSum]
 """By key."""
 
 
-def usage_sums(lines: Iterable[HistoryLine], before: UsageSums | None = None) -> dict[str, UsageSum]:
-    """Add lines up, one after the other: a key may come again. `before` is what they are added to."""
-    found = dict(before or {})
+def usage_sums(lines: Iterable[HistoryLine]) -> dict[str, UsageSum]:
+    """Add lines up, one after the other: a key may come again."""
+    found: dict[str, UsageSum] = {}
     for line in lines:
         if len(line.times):
             one = _sum(line)
             found[line.key] = found[line.key].plus(one) if line.key in found else one
+    return found
+
+
+def add_sums(before: UsageSums, later: UsageSums) -> dict[str, UsageSum]:
+    """Two times, one after the other."""
+    found = dict(before)
+    for key, one in later.items():
+        found[key] = found[key].plus(one) if key in found else one
     return found
 
 
@@ -80,9 +88,9 @@ def sums_by_month(lines: Iterable[HistoryLine]) -> dict[str, dict[str, UsageSum]
         months = line.times.astype("datetime64[s]").astype("datetime64[M]")
         for month in np.unique(months):
             mine = months == month
-            part = HistoryLine(line.key, line.labels, line.times[mine], line.rows[mine])
-            name = str(month)
-            found[name] = usage_sums([part], found.get(name))
+            one = _sum(HistoryLine(line.key, line.labels, line.times[mine], line.rows[mine]))
+            sums = found.setdefault(str(month), {})
+            sums[line.key] = sums[line.key].plus(one) if line.key in sums else one
     return dict(sorted(found.items()))
 
 
@@ -220,9 +228,9 @@ def cost_report(sums: UsageSums, prices: Prices) -> CostReport:
     )
 
 
-def cost_by_month(lines: Iterable[HistoryLine], prices: Prices) -> list[CostLine]:
-    """The cost of the GPUs in each calendar month (UTC), the latest first."""
-    found = [(name, cost_report(sums, prices).total) for name, sums in sums_by_month(lines).items()]
+def cost_by_month(months: Mapping[str, UsageSums], prices: Prices) -> list[CostLine]:
+    """The cost of the GPUs in each calendar month, the latest first."""
+    found = [(name, cost_report(sums, prices).total) for name, sums in months.items()]
     return [add_costs(name, [total]) for name, total in reversed(found)]
 
 
