@@ -268,6 +268,15 @@ PAGES = {
 SIZES = {"wide": (1280, 800), "phone": (390, 844)}
 
 
+def _explain(_namespace: str, pod: str) -> tuple[str, Sequence[str]]:
+    if pod.startswith("train-vit"):
+        return _TURNS[0], [f"Queued: {_TURNS[0]}"]
+    return "on gpu-node-1; main: GPU-00000000 0.5 up to 1 with 20Gi; share policy of the GPU: best-effort", [
+        "Started: Container started",
+        "Scheduled: Successfully assigned to gpu-node-1",
+    ]
+
+
 def _take(folder: Path) -> None:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
 
@@ -278,7 +287,7 @@ def _take(folder: Path) -> None:
             cluster.picture,
             past_s=3500,
             interval_s=2.0,
-            explain=lambda _n, _p: ("on gpu-node-1; 0.5 of GPU 0", ["Scheduled: placed on gpu-node-1"]),
+            explain=_explain,
         ) as served,
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"]) as browser,

@@ -101,6 +101,24 @@ def test_scripts_and_styles_come_only_from_the_dashboard(served: RunningDashboar
     assert headers["cache-control"] == "no-store"
 
 
+def test_a_long_table_shows_its_first_rows_and_is_filtered_by_the_server() -> None:
+    cluster = MadeUpCluster(nodes=100, per_node=8, started=time.time() - 60)
+    with dashboard(cluster.picture) as running:
+        _, headers, _ = get(running, f"/open?secret={running.secret}")
+        mine = {"Cookie": headers["set-cookie"].partition(";")[0]}
+        every = json.loads(get(running, "/shares.json", headers=mine)[2])["shares"]
+        text = get(running, "/shares", headers=mine)[2]
+        assert len(every) > 1000
+        assert text.count("<tr data-filter=") == 500
+        assert f"500 of {len(every)} are shown" in text
+        # A row that is not among the first; what was searched for stays when the page is refreshed.
+        text = get(running, "/shares?filter=vision+NODE-100", headers=mine)[2]
+        rows = re.findall(r'<tr data-filter="([^"]*)"', text)
+        assert rows
+        assert all("vision" in row and "gpu-node-100" in row for row in rows)
+        assert 'hx-get="/shares?filter=vision+NODE-100"' in text
+
+
 def test_a_name_that_does_not_exist_is_404(served: RunningDashboard, cookie: dict[str, str]) -> None:
     for path in ("/gpus/GPU-none", "/pods/a/b", "/sessions/x", "/nodes/none", "/pods/a/b.json"):
         assert get(served, path, headers=cookie)[0] == 404

@@ -37,6 +37,7 @@ from milligpu.wire.status import ShareUsage
 _HERE = Path(__file__).parent
 # Tokens have at most a few KiB.
 _FORM_MAX = 64 * 1024
+_FILTER_MAX = 1000
 NAVIGATION = (
     ("/", "Overview"),
     ("/gpus", "GPUs"),
@@ -167,7 +168,8 @@ class DashboardApp:
             rights=visit.rights,
             navigation=NAVIGATION,
             section=section,
-            path=request.url.path,
+            path=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            shown_max=pages.SHOWN_MAX,
             twin="/overview.json" if request.url.path == "/" else f"{request.url.path}.json",
             problem=self._collector.problem,
             currency=self._collector.prices.currency,
@@ -266,8 +268,8 @@ class DashboardApp:
     def _node(self, visit: Visit, request: Request) -> pages.NodePage | None:
         return pages.node(visit.picture, visit.advice, request.path_params["node"])
 
-    def _shares(self, visit: Visit, _request: Request) -> pages.SharesPage:
-        return pages.shares(visit.picture, visit.advice)
+    def _shares(self, visit: Visit, request: Request) -> pages.SharesPage:
+        return pages.shares(visit.picture, visit.advice, request.query_params.get("filter", "")[:_FILTER_MAX])
 
     def _pod(self, visit: Visit, request: Request) -> pages.HolderPage | None:
         namespace, pod = request.path_params["namespace"], request.path_params["pod"]

@@ -23,6 +23,8 @@ from milligpu.wire.status import GpuStatus, ProcessUsage, ShareUsage, Violation
 _HIDDEN = "in a namespace that you may not see"
 # The overview is read at a glance; whole lists have pages of their own.
 _FEW = 6
+SHOWN_MAX = 500
+"""A page of more rows is slow, and nobody reads it; the JSON twin and the CSV have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class SharesPage:
     """Everything that holds a share."""
 
     shares: Sequence[ShareRow]
+    words: str
+    """What was searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,12 +412,21 @@ def node(picture: Picture, advice: Sequence[Advice], name: str) -> NodePage | No
     return NodePage(name, found, [share for tile in found for share in tile.shares]) if found else None
 
 
-def shares(picture: Picture, advice: Sequence[Advice]) -> SharesPage:
-    """Make the list of everything that holds a share; what the reader may not see is left out."""
+def shares(picture: Picture, advice: Sequence[Advice], words: str = "") -> SharesPage:
+    """Make the list of everything that holds a share; what the reader may not see is left out.
+
+    `words` must all be in a row's name, owner, verdict or node.
+    """
     known = {each.link: each for each in advice}
     names = gpu_names(picture)
     rows = [share_row(picture, use, known, names) for use in picture.shares if use.pod or use.session]
-    return SharesPage(sorted(rows, key=lambda row: (row.owner, row.name, row.gpu)))
+    wanted = words.lower().split()
+    found = [
+        row
+        for row in rows
+        if all(word in f"{row.name} {row.owner} {row.verdict} {row.node}".lower() for word in wanted)
+    ]
+    return SharesPage(sorted(found, key=lambda row: (row.owner, row.name, row.gpu)), words)
 
 
 def holder(

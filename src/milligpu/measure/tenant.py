@@ -11,21 +11,27 @@ import ctypes
 import sys
 import time
 
-# A kernel that occupies the GPU for a known time and needs no CPU.
+# A kernel that occupies the GPU for a known time, by the GPU's own clock.
 PTX = b""".version 7.0
-.target sm_70
+.target sm_50
 .address_size 64
-.visible .entry occupy(.param .u32 ns)
+.visible .entry occupy(.param .u64 ns)
 {
-.reg .b32 %r<2>;
-ld.param.u32 %r1, [ns];
-nanosleep.u32 %r1;
+.reg .pred %p;
+.reg .b64 %rd<5>;
+ld.param.u64 %rd1, [ns];
+mov.u64 %rd2, %globaltimer;
+again:
+mov.u64 %rd3, %globaltimer;
+sub.u64 %rd4, %rd3, %rd2;
+setp.lt.u64 %p, %rd4, %rd1;
+@%p bra again;
 ret;
 }
 """
-# nanosleep takes at most a millisecond on a GPU.
-NAP_NS = 1_000_000
-AHEAD = 100
+# A longer kernel would keep others from their turn, because a GPU does not interrupt one.
+KERNEL_NS = 1_000_000
+AHEAD = 20
 
 
 class TenantGpu:
@@ -57,11 +63,11 @@ class TenantGpu:
         """Launch kernels that take this long, and wait for them."""
         one = self._one
         while nanoseconds > 0:
-            length = ctypes.c_uint32(min(NAP_NS, nanoseconds))
+            length = ctypes.c_uint64(min(KERNEL_NS, nanoseconds))
             arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(length), ctypes.c_void_p))
             grid = (one, one, one, one, one, one)
             self._check("cuLaunchKernel", self._kernel, *grid, self._none, None, arguments, None)
-            nanoseconds -= NAP_NS
+            nanoseconds -= KERNEL_NS
         self._check("cuCtxSynchronize")
 
 
@@ -84,10 +90,10 @@ def main(mode: str, kernel_us: float = 0.0, cpu_ms: float = 0.0) -> None:
     if mode == "hold":
         say(f"held {gpu.take_free_memory()}")
     else:
-        gpu.occupy(NAP_NS)
+        gpu.occupy(KERNEL_NS)
         say("ready")
     while mode == "busy":
-        gpu.occupy(AHEAD * NAP_NS)
+        gpu.occupy(AHEAD * KERNEL_NS)
     while mode == "serve":
         begin = time.monotonic()
         burn(cpu_ms / 1000)

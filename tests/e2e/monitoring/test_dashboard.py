@@ -150,7 +150,7 @@ def test_idle_pods_get_an_event_and_are_shrunk_only_where_that_was_asked_for(
     events = read_json(control_plane.client, f"/api/v1/namespaces/{mine}/events")["items"]
     shrunk = [each for each in events if each["reason"] == "GPUShareShrunk"]
     assert sorted(each["involvedObject"]["name"] for each in shrunk) == ["queued", "train"]
-    assert "did not use it for 2 min; its share becomes 0.05" in shrunk[0]["message"]
+    assert "did not use it for 2 min; its share is shrunk to 0.05" in shrunk[0]["message"]
     untouched = read_json(control_plane.client, f"/api/v1/namespaces/{other}/pods/train")["metadata"]
     assert names.RESIZE not in untouched.get("annotations", {})
     store.close()

@@ -158,9 +158,9 @@ def test_a_dashboard_with_prometheus_shows_what_it_has_and_keeps_no_file(
     namespace, server = watched
     history, begin = PrometheusHistory(server.url, time.time), time.time()
 
-    def measured() -> list[HistoryLine]:
+    def measured() -> list[HistoryLine] | None:
         lines = list(history.lines(Level.RAW, begin - 120, prefix=f"pod/{namespace}/"))
-        return lines if len(lines) == 2 and not any(np.isnan(each.values("used")).all() for each in lines) else []
+        return lines if len(lines) == 2 and not any(np.isnan(each.values("used")).all() for each in lines) else None
 
     lines = {line.key.split("/")[2]: line for line in until("the use of both pods", measured, DATA_S)}
     assert lines["large"].values("share")[-1] == pytest.approx(0.5)
