@@ -26,7 +26,7 @@ from milligpu.dashboard.hosts import KnownHosts
 from milligpu.dashboard.report import report as make_report
 from milligpu.history.store import HistoryStore
 from milligpu.model.policy import SharePolicy
-from milligpu.status.calendars import CalendarStatus
+from milligpu.status.calendars import CalendarSummary
 from milligpu.status.cluster import ClusterQueues
 from milligpu.status.picture import Picture, WaitingRequest
 from milligpu.status.prices import Prices
@@ -97,7 +97,7 @@ class MadeUpCluster:
                 for each in shares
                 if each.namespace in _QUEUES
             },
-            [CalendarStatus("office", "day", "night", "Wed 20:00 Europe/Berlin", "Holds", "")],
+            [CalendarSummary("office", "day", "night", "Wed 20:00 Europe/Berlin", "Holds", "")],
         )
         return Picture(
             at, "prod-eu", cluster=True, software=False, gpus=gpus, shares=shares, waiting=waiting, queues=queues

@@ -1,4 +1,4 @@
-"""A Prometheus that is not there, or does not understand, is an error with its address; a strange key has no line."""
+"""A Prometheus that is away or does not understand is an error with its address; a strange key has no line."""
 
 import http.server
 import threading

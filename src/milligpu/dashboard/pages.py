@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from milligpu.model.units import BYTES_PER_MIB, WHOLE
 from milligpu.status.advice import Advice, Verdict, needs_attention, share_link
-from milligpu.status.calendars import CalendarStatus
+from milligpu.status.calendars import CalendarSummary
 from milligpu.status.cost import HOURS_PER_MONTH, CostLine, CostReport, IdleCost
 from milligpu.status.funnel import Funnel, Stranded, funnel, stranded
 from milligpu.status.picture import (
@@ -220,7 +220,7 @@ class QueuesPage:
 
     queues: Sequence[QueueRow]
     users: Sequence[QueueUserStatus]
-    calendars: Sequence[CalendarStatus]
+    calendars: Sequence[CalendarSummary]
     cluster: bool
 
 

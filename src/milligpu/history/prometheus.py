@@ -82,7 +82,7 @@ class PrometheusHistory:
     def line(self, level: Level, since: float, key: str) -> HistoryLine | None:
         """Read one GPU or share; None if Prometheus does not know it."""
         kind, *parts = key.split("/")
-        if len(parts) != len(_LABELS.get(kind, ())):
+        if kind not in _LABELS or len(parts) != len(_LABELS[kind]):
             return None
         which = dict(zip(_LABELS[kind], parts, strict=True))
         return next((line for line in self._read(kind, which, level, since) if line.key == key), None)

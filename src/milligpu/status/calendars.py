@@ -13,7 +13,7 @@ _NONE = {403, 404}
 
 
 @dataclass(frozen=True, slots=True)
-class CalendarStatus:
+class CalendarSummary:
     """One calendar."""
 
     name: str
@@ -27,7 +27,7 @@ class CalendarStatus:
     message: str
 
 
-def read_calendars(client: Any) -> Sequence[CalendarStatus]:
+def read_calendars(client: Any) -> Sequence[CalendarSummary]:
     """List the calendars; none where there are none, or where this user may not look."""
     try:
         found = get_json(client, CALENDARS_PATH)["items"]
@@ -38,13 +38,13 @@ def read_calendars(client: Any) -> Sequence[CalendarStatus]:
     return [calendar_status(each) for each in found]
 
 
-def calendar_status(found: dict[str, Any]) -> CalendarStatus:
+def calendar_status(found: dict[str, Any]) -> CalendarSummary:
     """Read the status that the scheduler service wrote."""
     status: dict[str, Any] = found.get("status", {})
     upcoming: dict[str, str] = next(iter(status.get("next", [])), dict[str, str]())
     conditions: list[dict[str, str]] = status.get("conditions", [])
     ready: dict[str, str] = next((each for each in conditions if each["type"] == "Ready"), dict[str, str]())
-    return CalendarStatus(
+    return CalendarSummary(
         found["metadata"]["name"],
         status.get("layout", ""),
         upcoming.get("to", ""),

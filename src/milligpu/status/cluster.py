@@ -15,7 +15,7 @@ from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import Gpu, GpuState
 from milligpu.model.grant import GpuShare
 from milligpu.model.units import BYTES_PER_MIB
-from milligpu.status.calendars import CalendarStatus, read_calendars
+from milligpu.status.calendars import CalendarSummary, read_calendars
 from milligpu.status.data import plain
 from milligpu.status.queues import QueueStatus, QueueUserStatus, may_read_overview
 from milligpu.status.state import state_of
@@ -65,7 +65,7 @@ class ClusterQueues:
         default_factory=dict[tuple[str, str], tuple[str, str]]
     )
     """By namespace and pod."""
-    calendars: Sequence[CalendarStatus] = ()
+    calendars: Sequence[CalendarSummary] = ()
 
 
 @dataclass(frozen=True, slots=True)
