@@ -1,4 +1,4 @@
-"""What programs on a GPU server can do beyond computing: host memory, graphs, tools, modules, and shares of compute."""
+"""What programs on a GPU server can do beyond computing: host memory, graphs, NVML, modules, compute shares."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def test_libraries_memory_pools_and_extended_launches_work(server: GpuServer) ->
     assert all_true(results)
 
 
-# -- NVML ------------------------------------------------------------------------------------------------------------
+# -- NVML --------------------------------------------------------------------------------------------------------
 
 # They change by themselves from one moment to the next.
 MOVING = {
@@ -82,7 +82,7 @@ def test_gpustat_shows_a_share_of_a_gpu_server(server: GpuServer) -> None:
     assert gpu["uuid"] in {each["uuid"] for each in server.machine.ps()["gpus"]}
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------
+# -- modules -----------------------------------------------------------------------------------------------------
 
 
 def load_module(server: GpuServer, tmp_path: Path, text: str) -> int:
@@ -106,7 +106,7 @@ def test_a_module_is_sent_once_and_a_spoiled_copy_of_it_again(server: GpuServer,
     assert load_module(server, tmp_path, "first") > 100_000
 
 
-# -- compute ---------------------------------------------------------------------------------------------------------
+# -- compute -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

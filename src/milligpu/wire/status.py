@@ -177,6 +177,10 @@ class MachineStatus(Document, frozen=True):
     gpus: list[GpuStatus]
     software: bool = False
     """Whether these are software GPUs."""
+    driver: str = ""
+    """The version of the GPUs' driver; empty where the machine does not say."""
+    cuda: str = ""
+    """The newest version of CUDA that the driver supports, likewise."""
     shares: list[ShareUsage] = msgspec.field(default_factory=list[ShareUsage])
     sessions: list[SessionStatus] = msgspec.field(default_factory=list[SessionStatus])
     waiting: list[WaitingSession] = msgspec.field(default_factory=list[WaitingSession])

@@ -1,4 +1,4 @@
-"""Load a module of more than 64 KiB, and print what its kernel computes, and how often the file `sys.argv[1]` says."""
+"""Load a module of more than 64 KiB, which differs by `sys.argv[1]`, and print the value of its variable."""
 
 import ctypes
 import json
