@@ -74,7 +74,7 @@ static int say_hello(enum wire_api api, unsigned release, const unsigned char *k
     memcpy(facts, m.lane->reply + m.lane->reply_at, size);
     uint64_t each = facts->device_size; /* a newer worker may say more of each device */
     if (facts->devices > FACT_DEVICES || each < sizeof(struct wire_device)
-        || each > (size - sizeof *facts) / (facts->devices ? facts->devices : 1))
+        || each * facts->devices > size - sizeof *facts)
         return link_lose("its description of the GPUs is not valid");
     for (uint32_t i = 0; i < facts->devices; i++)
         memmove(&facts->device[i], (char *)facts->device + i * each, sizeof(struct wire_device));

@@ -36,6 +36,9 @@ static bool is_of_the_client(const struct end *end, const struct box *box)
     uint64_t rows, bytes;
     if (end->pitch > ROWS_END || end->x > ROWS_END || end->y > ROWS_END || end->z > ROWS_END || end->height > ROWS_END)
         return false;
+    bool has_rows = box->height > 1 || box->depth > 1;
+    if ((has_rows && end->pitch < end->x + box->width) || (box->depth > 1 && end->height < end->y + box->height))
+        return false;
     if (__builtin_mul_overflow(end->z + box->depth - 1, end->height, &rows)
         || __builtin_add_overflow(rows, end->y + box->height - 1, &rows)
         || __builtin_mul_overflow(rows, end->pitch, &bytes)
