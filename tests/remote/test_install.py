@@ -82,7 +82,7 @@ def test_the_installed_unit_starts_a_server_that_takes_the_first_token(
     first = {path: path.read_bytes() for path in (tmp_path / "token.json", tmp_path / "pool/authority.key")}
     again = install(port=port)
     assert (again.returncode, "all is installed already" in again.stderr) == (0, True)
-    other = install("--yes", port=port + 1)
+    other = install("--yes", "--token", "other", port=port + 1)
     assert other.returncode == 0
     assert "authority" not in other.stdout, "a pool is never replaced"
     assert {path: path.read_bytes() for path in first} == first

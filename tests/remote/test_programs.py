@@ -47,18 +47,13 @@ def test_libraries_memory_pools_and_extended_launches_work(server: GpuServer) ->
 # -- NVML --------------------------------------------------------------------------------------------------------
 
 # They change by themselves from one moment to the next.
-MOVING = {
-    "energy",
-    "energy_field",
-    "temperature",
-    "power",
-    "power_sample",
-    "clock",
-    "memory_clock",
-    "state",
+MOVING = {"energy", "energy_field", "temperature", "power", "power_sample", "clock", "memory_clock", "state"} | {
     "reasons",
+    "utilization",
+    "process_utilization",
+    "pcie_sent",
+    "pcie_received",
 }
-MOVING |= {"utilization", "process_utilization", "pcie_sent", "pcie_received"}
 
 
 def test_nvml_says_on_the_client_what_it_says_on_the_server(server: GpuServer) -> None:

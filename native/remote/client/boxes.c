@@ -184,7 +184,8 @@ static CUresult send_part(const struct box *box, CUstream stream, uint64_t y, ui
     put_u64(&m, stream_number(stream));
     put_box(&m, &part);
     put_u64(&m, rows * box->width);
-    status = waits ? message_call_with(&m, packed, rows * box->width) : message_send_with(&m, packed, rows * box->width);
+    status = waits ? message_call_with(&m, packed, rows * box->width)
+                   : message_send_with(&m, packed, rows * box->width);
     free(packed);
     return (CUresult)status;
 }
@@ -412,8 +413,7 @@ API cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *de
     return (CUresult)message_send(&m);
 }
 
-API cuGraphExecMemcpyNodeSetParams(CUgraphExec instance, CUgraphNode node, const CUDA_MEMCPY3D *copy,
-                                   CUcontext context)
+API cuGraphExecMemcpyNodeSetParams(CUgraphExec instance, CUgraphNode node, const CUDA_MEMCPY3D *copy, CUcontext context)
 {
     struct message m;
     struct box box;

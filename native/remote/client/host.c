@@ -1,9 +1,9 @@
 /* Host memory: it is this process's own, and page-locked means nothing over a network. Kernels may use it, though.
  *
  * When a kernel's parameters contain an address of memory that was allocated or registered here, the worker maps memory
- * at the same address. From then on what this process changed goes there before each launch and each wait, and what kernels changed
- * comes back before the answer to whatever waits. Both sides keep a shadow of what the other has, and send only the
- * lines that differ. Pointers to host memory inside device memory are not seen. */
+ * at the same address. From then on what this process changed goes there before each launch and each wait, and what
+ * kernels changed comes back before the answer to whatever waits. Both sides keep a shadow of what the other has, and
+ * send only the lines that differ. Pointers to host memory inside device memory are not seen. */
 #define _GNU_SOURCE
 #include "client.h"
 #include <pthread.h>
@@ -43,7 +43,8 @@ static CUresult send_lines(struct mirror *mirror, size_t from, size_t size)
 static CUresult send_changes(struct mirror *mirror)
 {
     CUresult status = CUDA_SUCCESS;
-    for (size_t at = 0, size; !status && (size = next_change(mirror->base, mirror->shadow, mirror->size, &at)); at += size)
+    for (size_t at = 0, size; !status && (size = next_change(mirror->base, mirror->shadow, mirror->size, &at));
+         at += size)
         status = send_lines(mirror, at, size);
     return status;
 }

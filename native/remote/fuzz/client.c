@@ -186,7 +186,8 @@ static void launch_something(void)
 
 static void copy_something(CUdeviceptr at)
 {
-    CUDA_MEMCPY2D copy = {.WidthInBytes = random_below(80), .Height = random_below(40), .srcPitch = 64, .dstPitch = 100};
+    CUDA_MEMCPY2D copy = {
+        .WidthInBytes = random_below(80), .Height = random_below(40), .srcPitch = 64, .dstPitch = 100};
     bool is_in = random_below(2);
     copy.srcMemoryType = is_in ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     copy.dstMemoryType = is_in ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;

@@ -1,4 +1,5 @@
-/* Copies of lines, rectangles and boxes. What is packed goes through messages; other host memory is the client's own. */
+/* Copies of lines, rectangles and boxes. What is packed goes through messages; other host memory is the client's own.
+ */
 #include "worker.h"
 #include <stdlib.h>
 

@@ -44,7 +44,7 @@ void require(struct request *r, bool holds);
 void take(struct request *r, void *to, size_t size);
 uint64_t take_u64(struct request *r);
 void *take_block(struct request *r, size_t *size);
-void *take_copy(struct request *r, size_t size); /* to be changed; NULL if there was none */
+void *take_copy(struct request *r, size_t size);            /* to be changed; NULL if there was none */
 void take_values(struct request *r, void *to, size_t size); /* a block of just that size, unless there is no `to` */
 const char *take_string(struct request *r);
 void *request_room(struct request *r, uint64_t count, size_t each);

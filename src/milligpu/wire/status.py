@@ -177,10 +177,6 @@ class MachineStatus(Document, frozen=True):
     gpus: list[GpuStatus]
     software: bool = False
     """Whether these are software GPUs."""
-    driver: str = ""
-    """The version of the GPUs' driver; empty where the machine does not say."""
-    cuda: str = ""
-    """The newest version of CUDA that the driver supports, likewise."""
     shares: list[ShareUsage] = msgspec.field(default_factory=list[ShareUsage])
     sessions: list[SessionStatus] = msgspec.field(default_factory=list[SessionStatus])
     waiting: list[WaitingSession] = msgspec.field(default_factory=list[WaitingSession])
@@ -189,6 +185,10 @@ class MachineStatus(Document, frozen=True):
     """Those that exist now."""
     violation_counts: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """All since the service started, by kind."""
+    driver: str = ""
+    """The version of the GPUs' driver; empty where the machine does not say."""
+    cuda: str = ""
+    """The newest version of CUDA that the driver supports, likewise."""
 
 
 def encode_status(status: MachineStatus) -> bytes:
