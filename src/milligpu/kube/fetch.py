@@ -147,6 +147,11 @@ def patch_json(client: httpx2.Client, path: str, patch: Mapping[str, Any]) -> No
     _send(client, "PATCH", path, content=msgspec.json.encode(patch), headers={"Content-Type": MERGE_PATCH})
 
 
+def delete_json(client: httpx2.Client, path: str) -> None:
+    """Delete an object."""
+    _send(client, "DELETE", path)
+
+
 def watch_pod(client: httpx2.Client, pod: KubePod, seconds: int) -> Iterator[KubePod]:
     """Yield the pod after every change since it was read, for this many seconds or until it is gone."""
     meta = pod.metadata

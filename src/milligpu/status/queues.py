@@ -8,9 +8,10 @@ from milligpu.cluster.explain_room import explain_group_room, explain_room
 from milligpu.cluster.pod_entry import PodEntry
 from milligpu.cluster.state import ClusterState
 from milligpu.kube import fetch
+from milligpu.kube.api import ApiRefused
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu_queue import GpuQueue
-from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line, is_protected, queue_of
+from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line, is_protected, queue_of, user_of
 from milligpu.queues.order import QueueState
 from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import Standing, describe_stray, standings
@@ -18,6 +19,8 @@ from milligpu.queues.usage import DecayedUsage
 from milligpu.status.state import read_state
 from milligpu.wire.gpu_queue import queues_of_objects, usages_of_object
 from milligpu.wire.kubernetes import KubeGpuQueue
+
+_FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,18 @@ class QueueOverview:
             raise BadRequest("QUEUE", name, f"one of {', '.join(self._names) or 'no queue exists'}")
         return [self._pod(each) for each in self._standings(self.queues[name])]
 
+    def turns(self) -> dict[str, Standing]:
+        """Where every pod stands that waits for its turn, by UID."""
+        return {each.pod.name: each for queue in self._view.lines.queues.leaves for each in self._standings(queue)}
+
+    def of_pods(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """The queue and the user of every pod that is in a queue, by namespace and pod."""
+        return {
+            (each.spec.pod.namespace, each.spec.pod.name): (each.spec.queue, user_of(each))
+            for each in self._state.pods
+            if each.spec.queue
+        }
+
     def explain(self, uid: str) -> str:
         """Say where a pod stands, and why."""
         entry = self._state.entry(uid)
@@ -167,3 +182,13 @@ def read_overview(client: Any, state: ClusterState | None = None) -> QueueOvervi
     """Read all queues, and the cluster unless it was read before."""
     objects = fetch.list_queues(client)
     return QueueOverview(read_state(client) if state is None else state, objects, time.time())
+
+
+def may_read_overview(client: Any, state: ClusterState) -> QueueOverview | None:
+    """Read all queues; None if this user may not."""
+    try:
+        return read_overview(client, state)
+    except ApiRefused as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return None
