@@ -18,6 +18,8 @@ class PodTable:
         self._list_began = 0
         self.resizing: dict[str, PodEntry] = {}
         """Bound pods with a resize annotation."""
+        self.in_services: dict[str, PodEntry] = {}
+        """Bound pods whose shares a GpuService set, or had set."""
         self.in_queues: dict[str, PodEntry] = {}
         """Pods of queues and of groups: waiting, admitted and bound."""
         self.last_asked = (0, -FOREVER)
@@ -56,6 +58,7 @@ class PodTable:
         self._waiting.pop(uid, None)
         self.in_queues.pop(uid, None)
         self.resizing.pop(uid, None)
+        self.in_services.pop(uid, None)
 
     def set_waiting(self, entry: PodEntry) -> None:
         """Count the pod among those that wait, as the last of them."""

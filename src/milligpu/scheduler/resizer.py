@@ -13,7 +13,7 @@ from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import JSON_PATCH, ApiClient, ApiNotSent, ApiRefused
 from milligpu.kube.events import EventRecorder, PodEvent
 from milligpu.model import names
-from milligpu.model.errors import BadRequest, Unavailable
+from milligpu.model.errors import BadRequest, NoCapacity, Unavailable
 from milligpu.model.grant import Grant
 from milligpu.model.reasons import EventReason
 from milligpu.wait import wait_for_event
@@ -131,14 +131,36 @@ class Resizer:
         if missing:
             self._post(entry, EventReason.RESIZE_WAITS, resizes.explain_resize(missing))
             return
+        await self._change(entry, grant)
+        self._post(entry, EventReason.RESIZED, f"its share is now {resizes.describe_grant(grant)}")
+
+    async def set_share(self, entry: PodEntry, grant: Grant, service: str) -> None:
+        """Write the grant that a service decided on, and the service's name; empty if it rules the pod no longer.
+
+        Raises `BadRequest` if a quota counts the pod's share, and `NoCapacity` if its GPUs have too little free.
+        """
+        before = entry.grant
+        if resizes.grows(entry, grant) and resizes.exceeds_request(entry, grant, self._state):
+            await self._refuse_under_quota(entry)
+        if self._state.entry(entry.spec.pod.uid) is not entry or entry.grant is not before or entry.next_grant:
+            raise ApiNotSent(f"{entry.spec.pod} changed meanwhile")
+        missing = resizes.missing_for(self._state, entry, grant)
+        if missing:
+            raise NoCapacity(resizes.explain_resize(missing))
+        self._state.pods.in_services[entry.spec.pod.uid] = entry
+        await self._change(entry, grant, service)
+        entry.service = service
+
+    async def _change(self, entry: PodEntry, grant: Grant, service: str | None = None) -> None:
+        """Count the next grant, write it, and count it alone when it is written."""
+        uid = entry.spec.pod.uid
         resizes.begin_resize(self._state, entry, grant)
         try:
-            await self._write(entry, grant)
+            await self._write(entry, grant, service)
         except BaseException as error:
             self._failed(uid, error)
             raise
         resizes.end_resize(self._state, uid, written=True)
-        self._post(entry, EventReason.RESIZED, f"its share is now {resizes.describe_grant(grant)}")
 
     def _failed(self, uid: str, error: BaseException) -> None:
         """Keep counting the next grant, unless it is certain that it was not written."""
@@ -157,18 +179,22 @@ class Resizer:
                 want = f"at most what the pod was created with, which quota {quota.metadata.name} counts"
                 raise BadRequest(names.RESIZE, entry.resize, want, hint="create the pod again with a larger share")
 
-    async def _write(self, entry: PodEntry, grant: Grant) -> None:
+    async def _write(self, entry: PodEntry, grant: Grant, service: str | None) -> None:
         """Replace exactly the grant that the cluster state has: a late or repeated write changes nothing."""
         pod = entry.spec.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         found = kubernetes.decode_pod(await self._api.get(path))
         present = (found.metadata.annotations or {}).get(names.GRANT, "")
-        where = f"/metadata/annotations/{names.GRANT.replace('/', '~1')}"
+        where, rules = (f"/metadata/annotations/{name.replace('/', '~1')}" for name in (names.GRANT, names.SERVICE))
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": pod.uid},
             {"op": "test", "path": where, "value": present},
             {"op": "replace", "path": where, "value": encode_grant(grant)},
         ]
+        if service:
+            patch.append({"op": "add", "path": rules, "value": service})
+        elif service is not None and names.SERVICE in (found.metadata.annotations or {}):
+            patch.append({"op": "remove", "path": rules})
         if not resizes.is_current_grant(entry, present) or not self._valid():
             raise ApiNotSent(f"{pod} changed meanwhile, or this instance is no longer the leader")
         await self._api.send("PATCH", f"{path}/status", patch, kind=JSON_PATCH)
