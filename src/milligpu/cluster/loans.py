@@ -1,11 +1,13 @@
 """Which bound pods would have to shrink so that a waiting pod fits: borrowers, or lenders of an update. No I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import BadRequest
+from milligpu.model.gpu import short_uuid
 from milligpu.model.grant import Grant
+from milligpu.model.units import show_mib
 from milligpu.placement.snapshot import Holding
 
 # A pod that names a place which many nodes have finds it on one of the first.
@@ -69,6 +71,22 @@ def _on_node(
     finally:
         for uid in smaller:
             hold(uid, present[uid])
+
+
+def describe_memory(state: ClusterState, spec: SchedulingSpec, uids: Iterable[str]) -> str:
+    """Say what memory the GPUs of these pods have free next to them, and what a new pod asks for."""
+    snap, request = state.placer.snapshot, spec.request
+    held = {(state.pods[uid].node, gpu) for uid in uids for gpu, _ in snap.holdings[uid].demands}
+    if request is None or not held:
+        return ""
+    node, uuid = max(sorted(held), key=lambda each: int(snap.mib[snap.cell_of[each]]))
+    gpu, free = snap.gpu(node, uuid), int(snap.mib[snap.cell_of[node, uuid]])
+    wanted = sum(
+        each.share.resolve(gpu, request.policy).mib for each in request.containers if each.share is not None
+    )
+    where = f"{node}/{short_uuid(uuid)}"
+    room = f"{where} has {show_mib(free)} of {show_mib(gpu.mib)} free next to the present pod"
+    return f"{room}, and {show_mib(wanted)} are needed"
 
 
 def _smaller(state: ClusterState, uid: str, grant: Grant | None) -> Holding | None:

@@ -53,16 +53,13 @@ def admission_policies(namespace: str, scheduler: str, agent: str) -> list[dict[
     ]
 
 
-_GRANTED = (names.GRANT, names.GPU_SERVER, names.SERVICE)
-
-
 def _grants(account: str) -> _Check:
     """Allow only the scheduler to write grants, and not in a new pod: it also creates the pods of SharePods."""
-    unchanged = " && ".join(map(_unchanged, _GRANTED))
+    unchanged = " && ".join(map(_unchanged, names.GRANTED))
     new = f"(request.operation == 'CREATE' && request.resource.resource == 'pods' && {_SUBRESOURCE} == '')"
     return (
         f"({unchanged}) || (request.userInfo.username == '{account}' && !{new})",
-        f"only {account} may write or remove the annotations {', '.join(_GRANTED[:-1])} and {_GRANTED[-1]}",
+        f"only {account} may write or remove the annotations {', '.join(names.GRANTED)}",
     )
 
 

@@ -51,6 +51,8 @@ RESIZE = PREFIX + "resize"
 """A new share for a running pod; can be written at any time."""
 SERVICE = PREFIX + "service"
 """On pods; the GpuService that sets the pod's share, written with the grant, by the scheduler only."""
+GRANTED = (GRANT, GPU_SERVER, SERVICE)
+"""On pods; written with the binding or later, by the scheduler only, and removed from copies of pods."""
 QUEUE = PREFIX + "queue"
 """Label of pods: the queue in which they wait. Admission writes it; it is also the name of the scheduling gate."""
 USER = PREFIX + "user"

@@ -7,7 +7,8 @@ there, and a pod that something else keeps from starting does not hold their sha
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from milligpu.cluster.loans import lenders_for
+from milligpu.cluster.explain import explain_waiting
+from milligpu.cluster.loans import describe_memory, lenders_for
 from milligpu.cluster.pod_entry import PodEntry, PodStage
 from milligpu.cluster.state import ClusterState
 from milligpu.model.grant import Grant
@@ -40,8 +41,8 @@ class ShareCalls:
         self._now = now
         self.calls: dict[str, ShareCall] = {}
         self._not_before: dict[str, float] = {}
-        self.problems: dict[str, ServiceReason] = {}
-        """Why new pods of updates have no place, by uid."""
+        self.problems: dict[str, tuple[ServiceReason, str]] = {}
+        """Why new pods of updates have no place, by uid, with what they lack."""
 
     @property
     def returning(self) -> frozenset[str]:
@@ -64,32 +65,50 @@ class ShareCalls:
                 del self.calls[uid]
                 self._not_before[uid] = now + AGAIN_S
         self._not_before = {uid: at for uid, at in self._not_before.items() if uid in waiting and now < at}
-        self.problems.clear()
+        before, self.problems = self.problems, {}
         if not borrowers and not old_pods:
             return
         looked = sorted(waiting.values(), key=lambda each: (-each.spec.priority, each.number))[:_LOOKED_AT]
         for entry in looked:
             uid = entry.spec.pod.uid
             if uid not in self.calls and uid not in self._not_before and not self._state.fits(entry.spec):
-                self._call(entry, borrowers, old_pods.get(uid, {}))
+                self._call(entry, borrowers, old_pods.get(uid, {}), before.get(uid))
 
-    def _call(self, entry: PodEntry, borrowers: Mapping[str, Grant], old: Mapping[str, Grant]) -> None:
+    def _call(
+        self,
+        entry: PodEntry,
+        borrowers: Mapping[str, Grant],
+        old: Mapping[str, Grant],
+        before: tuple[ServiceReason, str] | None,
+    ) -> None:
         uid = entry.spec.pod.uid
         givers = lenders_for(self._state, entry.spec, borrowers)
         if not givers and old:
             givers = lenders_for(self._state, entry.spec, {**borrowers, **old})
             if not givers:
-                self.problems[uid] = self._problem(entry, borrowers, old)
+                self.problems[uid] = self._problem(entry, borrowers, old, before)
                 return
         if givers:
             lends = frozenset(givers) & old.keys()
             node = self._state.pods[givers[0]].node
             self.calls[uid] = ShareCall(frozenset(givers) - lends, lends, node, self._now())
 
-    def _problem(self, entry: PodEntry, borrowers: Mapping[str, Grant], old: Mapping[str, Grant]) -> ServiceReason:
-        """Say whether the new pod would fit if the old ones were gone: then it is their memory that it lacks."""
-        without = lenders_for(self._state, entry.spec, {**borrowers, **dict.fromkeys(old)})
-        return ServiceReason.MEMORY_HOLDS_ONE if without else ServiceReason.NO_ROOM
+    def _problem(
+        self,
+        entry: PodEntry,
+        borrowers: Mapping[str, Grant],
+        old: Mapping[str, Grant],
+        before: tuple[ServiceReason, str] | None,
+    ) -> tuple[ServiceReason, str]:
+        """Say whether the new pod would fit if the old ones were gone: then it is their memory that it lacks.
+
+        To explain why a pod fits nowhere takes a while in a large cluster; it is done once.
+        """
+        if lenders_for(self._state, entry.spec, {**borrowers, **dict.fromkeys(old)}):
+            return ServiceReason.MEMORY_HOLDS_ONE, describe_memory(self._state, entry.spec, old)
+        if before is not None and before[0] is ServiceReason.NO_ROOM:
+            return before
+        return ServiceReason.NO_ROOM, explain_waiting(self._state, entry.spec)
 
     def hand_over(self) -> None:
         """Reserve what was given for the pods that it was given for, before anybody else asks."""

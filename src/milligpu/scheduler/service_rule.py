@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from milligpu.cluster.pod_entry import PodEntry
+from milligpu.cluster.pod_entry import PodEntry, PodStage
 from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import MilligpuError
 from milligpu.model.gpu_service import GpuService
@@ -75,7 +75,7 @@ class ServiceRule:
             pod = service_pod(state, entry, each)
             if pod is not None:
                 self.pods.append(pod)
-            elif (not entry.node or entry.grant is None) and not each.leaving:
+            elif entry.stage is not PodStage.BOUND and not each.leaving:
                 self.waiting.append(entry)
                 waiting[each.uid] = each.version, entry.number
         self.pods.sort(key=lambda each: each.number)
@@ -185,7 +185,7 @@ class ServiceRule:
         return ServiceCondition(SCALED, decision.reason, decision.message)
 
     def updated(
-        self, lending: Iterable[str], problems: Mapping[str, ServiceReason], clock: float
+        self, lending: Iterable[str], problems: Mapping[str, tuple[ServiceReason, str]], clock: float
     ) -> ServiceCondition:
         """Return the condition `Updated`; `lending` are the new pods that are lent a place."""
         new = [each for each in self.waiting if self.old_pods(each.spec.pod.uid)]
@@ -193,9 +193,13 @@ class ServiceRule:
         for each in new:
             uid, name = each.spec.pod.uid, each.spec.pod.name
             if uid in problems:
-                return ServiceCondition(UPDATED, problems[uid], f"new pod {name} has no place")
+                return ServiceCondition(UPDATED, problems[uid][0], f"new pod {name}: {problems[uid][1]}")
             if uid in called:
                 return ServiceCondition(UPDATED, ServiceReason.LENDING, f"for new pod {name}")
+        if new:
+            return ServiceCondition(
+                UPDATED, ServiceReason.UPDATING, f"pod {new[0].spec.pod.name} is being scheduled"
+            )
         starting = [
             each
             for each in self.watched

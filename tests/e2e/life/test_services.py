@@ -86,7 +86,9 @@ def apply(node: GpuNode, namespace: str, *objects: dict[str, Any]) -> None:
 
 
 def chats(node: GpuNode, namespace: str) -> list[dict[str, Any]]:
-    found = [each for each in pods(node.cluster, namespace) if each["metadata"].get("labels", {}).get("app") == "chat"]
+    found = [
+        each for each in pods(node.cluster, namespace) if each["metadata"].get("labels", {}).get("app") == "chat"
+    ]
     return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
 
