@@ -167,7 +167,7 @@ def test_a_class_that_got_past_admission_says_what_is_wrong_with_it(guarded: Clu
 
 
 API = "authorization.k8s.io/v1"
-OBJECTS = ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars")
+OBJECTS = ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservices")
 SCHEDULER_RIGHTS = {
     ("", "nodes", "get list watch"),
     ("", "pods", "get list watch"),
@@ -181,6 +181,8 @@ SCHEDULER_RIGHTS = {
     ("", "nodes", "patch"),
     *(("milligpu.dev", kind, "get list watch") for kind in (*OBJECTS, "gpuservers")),
     *(("milligpu.dev", f"{kind}/status", "patch") for kind in OBJECTS),
+    *(("apps", f"{kind}/scale", "get patch") for kind in ("deployments", "statefulsets", "replicasets")),
+    ("autoscaling", "horizontalpodautoscalers", "list"),
 }
 LEADERSHIP = {("coordination.k8s.io", "leases", "create"), ("coordination.k8s.io", "leases", "get update")}
 # What every authenticated account has: to ask about itself, and from 1.37 on to read the cluster's CAs.

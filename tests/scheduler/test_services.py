@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -205,7 +205,7 @@ class Cluster:
         return next((each["reason"] for each in found if each["type"] == condition), "")
 
     @asynccontextmanager
-    async def controlled(self, found: Json) -> AsyncIterator[None]:
+    async def controlled(self, found: Json) -> AsyncGenerator[None]:
         """Let the controller run."""
         self.api.objects[SERVICE] = found
         api = cast(ApiClient, self.api)

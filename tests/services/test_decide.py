@@ -104,13 +104,7 @@ def test_replicas_that_were_removed_are_not_missed_at_the_same_load(
     assert not downs or not ups or max(ups) < min(downs)
 
 
-wants = st.builds(
-    lambda present, own, loan, rank: (present, own, loan, rank),
-    st.integers(0, 400),
-    st.integers(0, 500),
-    st.integers(0, 500),
-    st.integers(0, 3),
-)
+wants = st.tuples(st.integers(0, 400), st.integers(0, 500), st.integers(0, 500), st.integers(0, 3))
 
 
 @given(st.integers(-200, 800), st.lists(wants, max_size=6))

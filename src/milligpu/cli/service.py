@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 
 _kubeconfig = click.option("--kubeconfig", metavar="FILE", help="Kubeconfig of the cluster (default: as kubectl).")
 _namespace = click.option("-n", "--namespace", metavar="NAME", help="Namespace (default: that of the context).")
+_any_namespace = click.option("-n", "--namespace", metavar="NAME", help="Namespace (default: all).")
 _NOT_FOUND = 404
 # Words in the names of images, by which `init` knows an engine.
-_IMAGES = {"vllm": "vllm", "sglang": "sglang", "tritonserver": "triton", "text-generation-inference": "tgi"}
-_IMAGES |= {"torchserve": "torchserve"}
+_IMAGES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "tritonserver": "triton",
+    "text-generation-inference": "tgi",
+    "torchserve": "torchserve",
+}
 
 
 @click.group()
@@ -51,11 +57,11 @@ def _service(client: "BlockingClient", namespace: str, name: str) -> "tuple[dict
 
 
 @command.command("list")
-@_namespace
+@_any_namespace
 @_kubeconfig
 @format_option(OutputFormat.TABLE, OutputFormat.JSON, OutputFormat.YAML, OutputFormat.NAME)
 def list_(namespace: str | None, kubeconfig: str | None, output: OutputFormat) -> None:
-    """List the services with their shares, pods and needs; of all namespaces without -n."""
+    """List the services with their shares, pods and needs."""
     import msgspec
 
     from milligpu.kube.fetch import get_json

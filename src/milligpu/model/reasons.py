@@ -198,7 +198,7 @@ class ServiceReason(StrEnum):
     WAITING_FOR_START = "WaitingForStart"
     """The load needs more pods; none is added while earlier ones start."""
     QUOTA_COUNTS_TEMPLATE = "QuotaCountsTemplate"
-    """A quota counts the pods' shares, so they cannot grow beyond their template."""
+    """A quota or a queue counts the pods' shares, so they cannot grow beyond their template."""
     WHOLE_GPU = "WholeGPU"
     """The pods hold whole GPUs, which cannot be resized: only replicas follow the load."""
     OTHER_AUTOSCALER = "OtherAutoscaler"

@@ -76,6 +76,7 @@ def service_pod(state: ClusterState, entry: PodEntry, watched: WatchedPod) -> Se
         gpus[0].milli if whole else held[0].milli,
         held[0].milli if share is None else share.milli,
         resizable=share is not None and not whole and not entry.resize and entry.next_grant is None,
+        borrows=not entry.spec.queue,
         fixed=any(gpu.policy is SharePolicy.FIXED for gpu in gpus),
     )
 

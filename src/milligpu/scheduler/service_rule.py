@@ -52,7 +52,9 @@ class ServiceRule:
     """Decisions that the status does not have yet."""
     reported: dict[str, str] = field(default_factory=dict[str, str])
     """The reason of each condition that an event was written about last."""
-    _started: set[str] = field(default_factory=set[str])
+    _starting: set[str] = field(default_factory=set[str])
+    """Pods that were seen before they were Ready for the first time."""
+    _were_ready: set[str] = field(default_factory=set[str])
     _version: str = ""
 
     @property
@@ -84,14 +86,18 @@ class ServiceRule:
         self._learn_starts()
 
     def _learn_starts(self) -> None:
-        """Count pods that became Ready while this instance watched; earlier ones may have restarted since."""
-        ready = {each.uid: each for each in self.watched if each.start_s is not None}
-        known = {each.uid for each in self.watched if each.start_s is None}
-        for uid in ready.keys() & self._started:
-            took = ready[uid].start_s or 0.0
-            self.start_s = took if self.start_s is None else self.start_s + _START_PART * (took - self.start_s)
-            self.starts += 1
-        self._started = known
+        """Count pods that became Ready for the first time while this instance watched."""
+        for each in self.watched:
+            if each.start_s is None:
+                self._starting |= {each.uid} - self._were_ready
+            elif each.uid in self._starting and each.uid not in self._were_ready:
+                before = each.start_s if self.start_s is None else self.start_s
+                self.start_s = before + _START_PART * (each.start_s - before)
+                self.starts += 1
+        present = {each.uid for each in self.watched}
+        ready = {each.uid for each in self.watched if each.start_s is not None}
+        self._were_ready = (self._were_ready | ready) & present
+        self._starting = (self._starting - ready) & present
 
     def measure(self, now: float, loads: Mapping[str, PodLoad], problems: Mapping[str, MilligpuError]) -> None:
         """Add what the ready pods say; without all of them the last decision holds."""
@@ -169,12 +175,14 @@ class ServiceRule:
         if not pod.resizable:
             return pod.present
         room = min(max(0, free.get(gpu, 0)) // together[gpu] for gpu in pod.gpus)
-        return min(self.spec.share.max, pod.present + room)
+        most = self.spec.share.max if pod.borrows else min(self.spec.share.max, pod.template)
+        return min(most, pod.present + room)
 
     def scaled(self, decision: ReplicaDecision | None, now: float) -> ServiceCondition:
         """Return the condition `Scaled`."""
-        if now < self.quota_until:
-            message = "a quota counts the pods' shares, so they do not grow beyond their template"
+        if now < self.quota_until or any(not each.borrows for each in self.pods):
+            who = "a quota" if now < self.quota_until else "a queue"
+            message = f"{who} counts the pods' shares, so they do not grow beyond their template"
             return ServiceCondition(SCALED, ServiceReason.QUOTA_COUNTS_TEMPLATE, message)
         stuck = [each for each in self.pods if not each.resizable and not each.leaving]
         if stuck and len(stuck) == len(self.pods):

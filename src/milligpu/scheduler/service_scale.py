@@ -8,7 +8,7 @@ import msgspec
 from milligpu.kube.api import JSON_PATCH, MERGE_PATCH, METADATA_ONLY, ApiClient, ApiRefused
 from milligpu.model.gpu_service import GpuService, ScaleTarget
 from milligpu.scheduler.service_pods import DELETION_COST, WatchedPod
-from milligpu.wire.scale import LabelSelector, Scale, decode_autoscalers, parse_selector
+from milligpu.wire.scale import Scale, ScaleSelector, decode_autoscalers, parse_selector
 
 _GONE = 404
 _LATER = frozenset({404, 409, 422})
@@ -21,7 +21,7 @@ class TargetScale:
     """What `/scale` of a target says."""
 
     replicas: int
-    selector: LabelSelector
+    selector: ScaleSelector
 
 
 def _path(service: GpuService) -> str:

@@ -287,7 +287,7 @@ class ServiceController:
         going = fewest(rule.ready, free, max(0, scale.replicas - decision.replicas))
         if not await mark_first_to_go(self._api, rule.watched, going) or decision.replicas == scale.replicas:
             return
-        if await write_scale(self._api, rule.spec, scale.replicas, decision.replicas):
+        if self._valid() and await write_scale(self._api, rule.spec, scale.replicas, decision.replicas):
             message = f"{scale.replicas} to {decision.replicas} pods: {decision.message}"
             rule.said.append(message)
             self._event(rule, EventReason.SERVICE_SCALED, message, normal=True)

@@ -45,6 +45,8 @@ class ServicePod:
     """Milli-GPU of its template."""
     resizable: bool = True
     """Whether the service sets its share: not of whole GPUs, nor of pods that users resized."""
+    borrows: bool = True
+    """Whether it may hold more than its template: not in a queue, whose ceiling counts what it holds."""
     fixed: bool = False
     """Whether its GPU has the share policy `fixed`, where nobody gets idle time."""
 
@@ -88,4 +90,4 @@ def claim(pod: ServicePod, role: UpdateRole, share: int, *, recalled: bool, lend
         return 0, 0, 2
     if role is UpdateRole.LEAVES:
         return 0, own, 3
-    return own, 0 if recalled else max(0, share - own), 0
+    return own, max(0, share - own) if pod.borrows and not recalled else 0, 0

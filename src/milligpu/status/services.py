@@ -14,7 +14,7 @@ from milligpu.model.units import show_milli
 from milligpu.scheduler.service_pods import grant_of, service_pod, watched_pod
 from milligpu.services.updates import ServicePod
 from milligpu.wire.kubernetes import KubePod
-from milligpu.wire.scale import LabelSelector
+from milligpu.wire.scale import ScaleSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class UpdatePlan:
 
 
 def plan_update(
-    state: ClusterState, service: GpuService, pods: list[KubePod], selector: LabelSelector
+    state: ClusterState, service: GpuService, pods: list[KubePod], selector: ScaleSelector
 ) -> UpdatePlan | None:
     """Return how one more pod with the template of the present ones gets its place; None if no pod runs."""
     mine = [

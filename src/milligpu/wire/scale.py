@@ -93,9 +93,9 @@ def decode_autoscalers(text: bytes) -> dict[tuple[str, ScaleTarget], str]:
     return found
 
 
-def parse_selector(text: str) -> "LabelSelector":
+def parse_selector(text: str) -> "ScaleSelector":
     """Read a label selector as `/scale` has it, such as `app=chat,tier in (a,b),!old`."""
-    return LabelSelector(tuple(_requirement(part.strip()) for part in _PARTS.findall(text)))
+    return ScaleSelector(tuple(_requirement(part.strip()) for part in _PARTS.findall(text)))
 
 
 _PARTS = re.compile(r"[^,(]+(?:\([^)]*\))?")
@@ -113,7 +113,7 @@ def _requirement(text: str) -> _Requirement:
     return (text[1:].strip(), "absent", frozenset()) if text.startswith("!") else (text, "exists", frozenset())
 
 
-class LabelSelector(msgspec.Struct, frozen=True):
+class ScaleSelector(msgspec.Struct, frozen=True):
     """Which pods a target has."""
 
     requirements: tuple[_Requirement, ...]

@@ -216,7 +216,7 @@ def test_a_loan_goes_to_a_pod_that_waits_and_a_deleted_service_gives_all_shares_
         [pod] = chats(gpu_node, namespace)
         notes = pod["metadata"]["annotations"]
         [held] = decode_grant(notes[names.GRANT]).containers["main"]
-        return names.SERVICE not in notes and (held.share.milli, held.share.limit) == (200, 1000)
+        return names.SERVICE not in notes and (held.share.milli, held.share.limit) == (200, 200)
 
     until("the share of the template", released, DEADLINE_S, last_state=lambda: str(chats(gpu_node, namespace)))
 
