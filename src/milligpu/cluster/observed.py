@@ -100,6 +100,8 @@ class ObservedPod:
     """When the pod started to run, in seconds since 1970."""
     ends: float = inf
     """When a running pod ends at the latest, in seconds since 1970."""
+    succeeded: float | None = None
+    """When a pod of a group succeeded, in seconds since 1970."""
 
     @property
     def uid(self) -> str:

@@ -111,6 +111,8 @@ class ClusterState:
         """Add or update a pod."""
         if observed.ended:
             self.drop_pod(observed.uid)
+            if observed.spec.group_key is not None and observed.succeeded is not None:
+                self.pods.note_succeeded(observed.uid, observed.spec.group_key, observed.succeeded)
         elif observed.node:
             self._put_bound(observed)
         elif observed.spec.wants_gpu:
@@ -184,6 +186,7 @@ class ClusterState:
     def drop_pod(self, uid: str) -> None:
         """Remove a pod that ended or was deleted."""
         self.pods.capacity_version += self.plain.drop(uid)
+        self.pods.forget_succeeded(uid)
         entry = self.pods.get(uid)
         if entry is not None:
             holding = self.placer.snapshot.holdings.get(uid)

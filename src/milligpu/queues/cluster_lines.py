@@ -81,8 +81,17 @@ def queued_pod(state: ClusterState, entry: PodEntry) -> QueuedPod | None:
     milli, mib = charge_of(state.placer, spec.request)
     # Kubernetes counts whole seconds; within one, pods are in the order in which they were first seen.
     arrived = entry.created + entry.number * _APART_S
+    group = spec.group_key
     return QueuedPod(
-        spec.request, queue_of(entry), user_of(entry), arrived, milli, mib, spec.time_limit_s, shape=spec.shape
+        spec.request,
+        queue_of(entry),
+        user_of(entry),
+        arrived,
+        milli,
+        mib,
+        spec.time_limit_s,
+        shape=spec.shape,
+        succeeded=0 if group is None else state.pods.succeeded_since(group, entry.created),
     )
 
 
