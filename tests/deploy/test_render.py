@@ -92,6 +92,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "dashboard.tlsSecret": ("dashboard-tls", DASHBOARD),
     "dashboard.historyClaim": ("history", DASHBOARD),
     "dashboard.prices": ('currency = "EUR"\n[gpu]\n"T4" = 0.35\n', DASHBOARD),
+    "dashboard.act": (True, DASHBOARD),
     "dashboard.resources": (RESOURCES, DASHBOARD),
     "crds.keep": (False, {}),
 }
