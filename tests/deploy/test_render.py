@@ -68,6 +68,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "agent.kubeletDir": ("/data/kubelet", SOFTGPU),
     "agent.cdiDir": ("/etc/cdi", SOFTGPU),
     "agent.runtimeSocket": ("/run/k3s/containerd/containerd.sock", SOFTGPU),
+    "agent.seLinuxOptions": ({"type": "spc_t"}, SOFTGPU),
     "agent.resources": (RESOURCES, SOFTGPU),
     "nvidia.enabled": (True, {}),
     "nvidia.driverRoot": ("/opt/driver", NVIDIA),

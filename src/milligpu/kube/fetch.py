@@ -72,6 +72,12 @@ def post_json(client: httpx2.Client, path: str, body: object) -> bytes:
     return _send(client, "POST", path, content=msgspec.json.encode(body), headers=headers)
 
 
+def dry_run_pod(client: httpx2.Client, namespace: str, pod: Mapping[str, Any]) -> KubePod:
+    """Return a new pod as admission would leave it, without creating it."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?dryRun=All"
+    return decode_pod(post_json(client, path, pod))
+
+
 def get_text(client: httpx2.Client, path: str) -> str:
     """Return a text, such as a log."""
     return _send(client, "GET", path).decode(errors="replace")

@@ -3,14 +3,16 @@
 import time
 from typing import Any
 
+from milligpu.cluster.explain_room import explain_room
 from milligpu.cluster.pod_entry import PodEntry
 from milligpu.cluster.state import ClusterState
 from milligpu.kube import fetch
 from milligpu.kube.api import ApiRefused
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu_queue import GpuQueue
-from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line, queue_of, user_of
+from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line, is_protected, queue_of, user_of
 from milligpu.queues.order import QueueState
+from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import Standing, describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
 from milligpu.status.queue_values import QueuedPodStatus, QueueStatus, QueueUserStatus
@@ -28,6 +30,7 @@ class QueueOverview:
         self._state = state
         self._now = now
         self.queues, self.problems = queues_of_objects(objects)
+        state.is_protected = lambda entry: is_protected(self.queues, entry, now)
         usages = {
             (each.metadata.name, user): DecayedUsage(milli, at)
             for each in objects
@@ -77,7 +80,12 @@ class QueueOverview:
         if uid in self._admitted:
             return f"its turn has come: the scheduler will place it on {entry.node}"
         found = self._standings(self._view.lines.queues[queue_of(entry)])
-        return next(each.message for each in found if each.pod.name == uid)
+        room = "".join(
+            f"; {room}"
+            for asking, rule in reclaims(self._state, self._view)
+            if asking == [entry] and (room := explain_room(self._state, entry.spec, rule))
+        )
+        return next(each.message for each in found if each.pod.name == uid) + room
 
     def _standings(self, queue: GpuQueue) -> list[Standing]:
         return list(standings(self._view.lines, self._view.admission, queue, self._now))
