@@ -1,7 +1,6 @@
 """Queues and where pods stand in them: as `milligpu queue` and `milligpu explain` show it."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from milligpu.cluster.explain_room import explain_group_room, explain_room
@@ -16,53 +15,12 @@ from milligpu.queues.order import QueueState
 from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import Standing, describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
+from milligpu.status.queue_values import QueuedPodStatus, QueueStatus, QueueUserStatus
 from milligpu.status.state import read_state
 from milligpu.wire.gpu_queue import queues_of_objects, usages_of_object
 from milligpu.wire.kubernetes import KubeGpuQueue
 
 _FORBIDDEN = 403
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStatus:
-    """One queue: what it may have, has and waits for."""
-
-    name: str
-    parent: str
-    order: str
-    weight: int
-    guarantee_milli: int | None
-    ceiling_milli: int | None
-    held_milli: int
-    held_mib: int
-    waiting: int
-    ready: bool
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedPodStatus:
-    """One waiting pod of a queue."""
-
-    position: int
-    namespace: str
-    pod: str
-    user: str
-    milli: int
-    mib: int
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueUserStatus:
-    """What one user of a queue has, and had of late."""
-
-    queue: str
-    user: str
-    held_milli: int
-    average_milli: float
-    waiting: int
 
 
 class QueueOverview:
