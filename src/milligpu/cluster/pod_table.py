@@ -18,7 +18,7 @@ class PodTable:
         self._numbers = count(1)
         self._list_began = 0
         self.resizing: dict[str, PodEntry] = {}
-        """Bound pods with a resize annotation."""
+        """Bound pods whose share may change: those with a resize annotation or a floor."""
         self.in_queues: dict[str, PodEntry] = {}
         """Pods of queues and of groups: waiting, admitted and bound."""
         self._succeeded: dict[GroupKey, dict[str, float]] = {}

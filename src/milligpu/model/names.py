@@ -49,6 +49,8 @@ SHARES = PREFIX + "shares"
 """Per container, what the two resources cannot express: shares of several GPUs, or memory without compute."""
 RESIZE = PREFIX + "resize"
 """A new share for a running pod; can be written at any time."""
+FLOOR = PREFIX + "floor"
+"""How far each share of the pod may be shrunk for other pods, in milli-GPU."""
 QUEUE = PREFIX + "queue"
 """Label of pods: the queue in which they wait. Admission writes it; it is also the name of the scheduling gate."""
 USER = PREFIX + "user"
@@ -72,6 +74,7 @@ USER_ANNOTATIONS = frozenset(
         GROUP_MIN_COUNT,
         SHARES,
         RESIZE,
+        FLOOR,
         DIALECT,
         ATTACH,
     }
@@ -86,6 +89,8 @@ CLASSES_PATH = f"/apis/{GROUP_VERSION}/gpuclasses"
 """Where the API server has the classes."""
 QUEUES_PATH = f"/apis/{GROUP_VERSION}/gpuqueues"
 """Where the API server has the queues."""
+IDLE_ACTION, IDLE_AFTER = PREFIX + "idle-action", PREFIX + "idle-after"
+"""On namespaces and queues; what the dashboard does about pods that do not use their share, and when."""
 QUEUED = PREFIX + "Queued"
 """The condition of pods that wait in a queue."""
 LAYOUTS_PATH = f"/apis/{GROUP_VERSION}/gpulayouts"

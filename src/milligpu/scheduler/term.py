@@ -113,6 +113,7 @@ class LeaderTerm:
             self._events,
             lambda: [*self.nominator.unplaceable.values()],
             self._queues.reclaims,
+            resizer=self._resizer,
             valid=valid,
             now=now,
         )

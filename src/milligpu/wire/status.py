@@ -103,6 +103,8 @@ class GpuStatus(DocumentPart, frozen=True):
     """In watts."""
     throttled: dict[str, float] | None = None
     """Seconds with reduced clocks by reason, a counter."""
+    xids: int | None = None
+    """Errors that the driver reported since the agent started, a counter."""
 
 
 def gpu_utilization(shares: Iterable[ShareUsage], uuid: str, milli: int) -> float | None:
