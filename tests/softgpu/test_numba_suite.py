@@ -61,5 +61,7 @@ def test_numbas_own_tests_pass_but_for_those_that_are_listed(tmp_path: Path) -> 
         }
     passed = {name for name, outcome in found.items() if outcome == "passed"}
     assert len(passed) > 1500
-    assert {name: outcome for name, outcome in found.items() if outcome not in ("passed", "skipped")}.keys() <= listed
+    assert {
+        name: outcome for name, outcome in found.items() if outcome not in ("passed", "skipped")
+    }.keys() <= listed
     assert listed <= found.keys() - passed, "these pass now, or are gone"

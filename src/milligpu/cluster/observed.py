@@ -96,6 +96,8 @@ class ObservedPod:
     """Whether kube-scheduler found no node for the pod, for whatever reason."""
     resize: str = ""
     """The annotation by which a running pod asks for another share."""
+    service: str = ""
+    """The GpuService that set the share of a running pod."""
     queued: bool = False
     """Whether the gate of its queue is the only scheduling gate that the pod has."""
     created: float = 0.0

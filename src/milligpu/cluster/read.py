@@ -112,6 +112,7 @@ class PodReader:
             other_reason=_other_reason(status),
             given_up=_unschedulable(status) is not None,
             resize=(meta.annotations or {}).get(names.RESIZE, ""),
+            service=(meta.annotations or {}).get(names.SERVICE, ""),
             queued=[each.name for each in spec.schedulingGates or ()] == [names.QUEUE],
             created=parse_timestamp(meta.creationTimestamp) if scheduling.takes_turns else 0.0,
             started=started,

@@ -347,13 +347,19 @@ class Reservations:
             self._pods.capacity_version += 1  # it is kept until the group has its turn, and its places together
             self._pods.waiting_version += 1
             return
-        if entry is not None and entry.stage in _BEFORE_BIND:
-            entry.answered_at = FOREVER
-            with suppress(BadRequest):
-                if self.reserve(entry.spec, [node]) is not None:
-                    self.inherited.append(entry)
-                    self._pods.waiting_version += 1
+        if entry is not None:
+            self.hand_over(entry, node)
         self._kept.end(uid)
+
+    def hand_over(self, entry: PodEntry, node: str) -> None:
+        """Reserve what was freed on a node for the pod that it was freed for, before anybody else asks."""
+        if entry.stage not in _BEFORE_BIND:
+            return
+        entry.answered_at = FOREVER
+        with suppress(BadRequest):
+            if self.reserve(entry.spec, [node]) is not None:
+                self.inherited.append(entry)
+                self._pods.waiting_version += 1
 
     def recount_kept(self, node: str) -> None:
         """Count what is kept on a node again, because its GPUs changed; nothing is kept on one that is gone."""

@@ -55,6 +55,15 @@ def exceeds_request(entry: PodEntry, grant: Grant, state: ClusterState) -> bool:
     return False
 
 
+def grows(entry: PodEntry, grant: Grant) -> bool:
+    """Whether any container would be guaranteed more compute than it is now."""
+    if entry.grant is None:
+        return True
+    held = entry.grant.containers
+    pairs = (pair for name, shares in grant.containers.items() for pair in zip(shares, held[name], strict=True))
+    return any(after.share.milli > before.share.milli for after, before in pairs)
+
+
 def impossible_for(state: ClusterState, entry: PodEntry, grant: Grant) -> Refusal | None:
     """Say which of the pod's GPUs could not provide a grant even if all other pods ended; None if all could."""
     node = state.placer.snapshot.nodes.get(entry.node)
@@ -160,4 +169,5 @@ def mark_resize_unknown(state: ClusterState, uid: str, now: float) -> None:
 
 def unknown_resizes(state: ClusterState, now: float) -> list[PodEntry]:
     """Return the pods whose next grant can no longer be written, and may have been: each has to be read again."""
-    return [each for each in state.pods.resizing.values() if each.next_grant is not None and each.until <= now]
+    resized = {**state.pods.resizing, **state.pods.in_services}
+    return [each for each in resized.values() if each.next_grant is not None and each.until <= now]

@@ -42,9 +42,12 @@ def shrunk_grant(grant: Grant, most: Milli) -> Grant:
 
 
 def full_shares(state: ClusterState, entry: PodEntry) -> Mapping[str, ShareChange]:
-    """What a shrunk pod has to have again: for each of its shares the compute that it was created with."""
+    """What a shrunk pod has to have again: for each of its shares the compute that it was created with.
+
+    A service decides itself about the shares of its pods.
+    """
     request, node = entry.spec.request, state.placer.snapshot.nodes.get(entry.node)
-    if request is None or request.floor is None or entry.grant is None or node is None:
+    if request is None or request.floor is None or entry.grant is None or node is None or entry.service:
         return {}
     gpus = {gpu.uuid: gpu for gpu in node.gpus}
     found: dict[str, ShareChange] = {}

@@ -123,8 +123,11 @@ class ClusterState:
         entry.seen, entry.resize, entry.leaving = True, observed.resize, observed.leaving
         entry.created, entry.queued = observed.created, False
         entry.started, entry.ends = observed.started, observed.ends
+        entry.service = observed.service
         if observed.resize or observed.spec.floor is not None:
             self.pods.resizing[observed.uid] = entry
+        if observed.service:
+            self.pods.in_services[observed.uid] = entry
         if entry.node == observed.node and entry.stage is not PodStage.WAITING:
             if _is_later(entry.grant, observed.grant):
                 return  # out of date: a later grant has been written

@@ -51,6 +51,10 @@ RESIZE = PREFIX + "resize"
 """A new share for a running pod; can be written at any time."""
 FLOOR = PREFIX + "floor"
 """How far each share of the pod may be shrunk for other pods, in milli-GPU."""
+SERVICE = PREFIX + "service"
+"""On pods; the GpuService that sets the pod's share, written with the grant, by the scheduler only."""
+GRANTED = (GRANT, GPU_SERVER, SERVICE)
+"""On pods; written with the binding or later, by the scheduler only, and removed from copies of pods."""
 QUEUE = PREFIX + "queue"
 """Label of pods: the queue in which they wait. Admission writes it; it is also the name of the scheduling gate."""
 USER = PREFIX + "user"
@@ -97,6 +101,8 @@ LAYOUTS_PATH = f"/apis/{GROUP_VERSION}/gpulayouts"
 CALENDARS_PATH = f"/apis/{GROUP_VERSION}/gpucalendars"
 
 SERVERS_PATH = f"/apis/{GROUP_VERSION}/gpuservers"
+SERVICES_PATH = f"/apis/{GROUP_VERSION}/gpuservices"
+"""The services of all namespaces."""
 
 VGPU = "nvidia.com/vgpu"
 """Milli-GPU; counted by the kubelet."""
@@ -146,3 +152,8 @@ def gpu_settings_text(annotations: Mapping[str, str] | None) -> str | None:
     """The GPU settings of a node, under their new name or under that of 0.1.0."""
     found = annotations or {}
     return found.get(GPU_SETTINGS, found.get(OLD_GPU_SETTINGS))
+
+
+def service_path(namespace: str, name: str) -> str:
+    """Where the API server has one GpuService."""
+    return f"/apis/{GROUP_VERSION}/namespaces/{namespace}/gpuservices/{name}"

@@ -16,7 +16,7 @@ from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import JSON_PATCH, ApiClient, ApiNotSent, ApiRefused
 from milligpu.kube.events import EventRecorder, PodEvent
 from milligpu.model import names
-from milligpu.model.errors import BadRequest, Unavailable
+from milligpu.model.errors import BadRequest, NoCapacity, Unavailable
 from milligpu.model.grant import Grant
 from milligpu.model.reasons import EventReason
 from milligpu.wait import wait_for_event
@@ -148,22 +148,39 @@ class Resizer:
         ):
             self._looked[uid] = _NOT_LOOKED
             return
-        await self._replace(entry, grant)
+        await self._change(entry, grant)
         self._post(entry, EventReason.RESIZED, f"its share is now {resizes.describe_grant(grant)}")
 
     async def shrink(self, entry: PodEntry, grant: Grant, why: str) -> None:
         """Write a smaller grant of a pod that yields to another one. Raises `Unavailable`."""
         self._room_since.pop(entry.spec.pod.uid, None)
-        await self._replace(entry, grant)
+        await self._change(entry, grant)
         message = f"its share is now {resizes.describe_grant(grant)}: {why}; it grows again when its GPU has room"
         self._post(entry, EventReason.SHRUNK, message)
 
-    async def _replace(self, entry: PodEntry, grant: Grant) -> None:
-        """Write the next grant; both count until it is known which of them holds."""
+    async def set_share(self, entry: PodEntry, grant: Grant, service: str) -> None:
+        """Write the grant that a service decided on, and the service's name; empty if it rules the pod no longer.
+
+        Raises `BadRequest` if a quota counts the pod's share, and `NoCapacity` if its GPUs have too little free.
+        """
+        before = entry.grant
+        if resizes.grows(entry, grant) and resizes.exceeds_request(entry, grant, self._state):
+            await self._refuse_under_quota(entry)
+        if self._state.entry(entry.spec.pod.uid) is not entry or entry.grant is not before or entry.next_grant:
+            raise ApiNotSent(f"{entry.spec.pod} changed meanwhile")
+        missing = resizes.missing_for(self._state, entry, grant)
+        if missing:
+            raise NoCapacity(resizes.explain_resize(missing))
+        self._state.pods.in_services[entry.spec.pod.uid] = entry
+        await self._change(entry, grant, service)
+        entry.service = service
+
+    async def _change(self, entry: PodEntry, grant: Grant, service: str | None = None) -> None:
+        """Write the next grant; until it is known which of them holds, both count."""
         uid = entry.spec.pod.uid
         resizes.begin_resize(self._state, entry, grant)
         try:
-            await self._write(entry, grant)
+            await self._write(entry, grant, service)
         except BaseException as error:
             self._failed(uid, error)
             raise
@@ -186,18 +203,22 @@ class Resizer:
                 want = f"at most what the pod was created with, which quota {quota.metadata.name} counts"
                 raise BadRequest(names.RESIZE, entry.resize, want, hint="create the pod again with a larger share")
 
-    async def _write(self, entry: PodEntry, grant: Grant) -> None:
+    async def _write(self, entry: PodEntry, grant: Grant, service: str | None) -> None:
         """Replace exactly the grant that the cluster state has: a late or repeated write changes nothing."""
         pod = entry.spec.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         found = kubernetes.decode_pod(await self._api.get(path))
         present = (found.metadata.annotations or {}).get(names.GRANT, "")
-        where = f"/metadata/annotations/{names.GRANT.replace('/', '~1')}"
+        where, rules = (f"/metadata/annotations/{name.replace('/', '~1')}" for name in (names.GRANT, names.SERVICE))
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": pod.uid},
             {"op": "test", "path": where, "value": present},
             {"op": "replace", "path": where, "value": encode_grant(grant)},
         ]
+        if service:
+            patch.append({"op": "add", "path": rules, "value": service})
+        elif service is not None and names.SERVICE in (found.metadata.annotations or {}):
+            patch.append({"op": "remove", "path": rules})
         if not resizes.is_current_grant(entry, present) or not self._valid():
             raise ApiNotSent(f"{pod} changed meanwhile, or this instance is no longer the leader")
         await self._api.send("PATCH", f"{path}/status", patch, kind=JSON_PATCH)

@@ -7,10 +7,10 @@ from urllib.request import urlopen
 
 import msgspec
 
+from milligpu.cluster.agent_address import agent_address
 from milligpu.cluster.explain import describe_unreadable, explain_waiting
 from milligpu.cluster.state import ClusterState
 from milligpu.kube import config, fetch
-from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import Gpu, GpuState
 from milligpu.model.grant import GpuShare
@@ -249,7 +249,7 @@ def _gpus(
 
 def _machines(nodes: Sequence[KubeNode]) -> tuple[dict[str, MachineStatus], dict[str, str]]:
     """Ask every agent at once: the answers, and why others did not answer, by node."""
-    addresses = {node.metadata.name: address for node in nodes if (address := _address(node))}
+    addresses = {node.metadata.name: address for node in nodes if (address := agent_address(node))}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = dict(zip(addresses, pool.map(_ask, addresses.values()), strict=True))
     return (
@@ -267,18 +267,6 @@ def _silent(state: ClusterState, silent: Mapping[str, str]) -> list[str]:
         elif name in silent:
             found.append(f"{name}: no measurements, because its agent did not answer here: {silent[name]}")
     return found
-
-
-def _address(node: KubeNode) -> str | None:
-    """Return where the node's agent listens; one that listens on all addresses is reached at the node's own."""
-    listen = (node.metadata.annotations or {}).get(names.AGENT, "")
-    host, _, port = listen.rpartition(":")
-    if not port.isdigit():
-        return None
-    if host not in {"", "0.0.0.0", "[::]"}:
-        return f"{host}:{port}"
-    inside = [each.address for each in node.status.addresses or () if each.type == "InternalIP"]
-    return f"{inside[0]}:{port}" if inside else None
 
 
 def _ask(address: str) -> MachineStatus | str:
