@@ -1,6 +1,7 @@
 """Pods that wait get what services can give back or lend, and nothing is held back for ever."""
 
 from milligpu.cluster.pod_entry import PodEntry, PodStage
+from milligpu.cluster.reservations import RESERVED_S
 from milligpu.model.grant import Grant
 from milligpu.model.reasons import ServiceReason
 from milligpu.scheduler.service_calls import AGAIN_S, CALL_S, ShareCalls
@@ -62,6 +63,20 @@ def test_what_was_given_is_reserved_for_the_pod_that_it_was_given_for() -> None:
     assert world.free() == 100
     calls.look({}, {})
     assert calls.calls == {}, "it has its place"
+
+    # kube-scheduler is told again until the pod is bound, because it may have looked before the slots were reported.
+    world.state.reservations.inherited.clear()
+    world.time += 3
+    calls.hand_over()
+    assert world.state.reservations.inherited == [waiting]
+
+    # It does not use the place: others may borrow again for a while.
+    world.time += RESERVED_S
+    world.state.expire()
+    assert waiting.stage is PodStage.WAITING
+    hold(world, entry, grant_of(entry, 700, 800))
+    calls.look(borrowers, {})
+    assert calls.calls == {}
 
 
 def test_a_pod_that_something_else_keeps_from_starting_holds_shares_back_for_a_while_only() -> None:
