@@ -64,7 +64,7 @@ def test_what_was_given_is_reserved_for_the_pod_that_it_was_given_for() -> None:
     calls.look({}, {})
     assert calls.calls == {}, "it has its place"
 
-    # kube-scheduler is told again until the pod is bound, because it may have looked before the slots were reported.
+    # kube-scheduler is told again until the pod is bound: it may have looked before the slots were reported.
     world.state.reservations.inherited.clear()
     world.time += 3
     calls.hand_over()
