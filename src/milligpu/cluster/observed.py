@@ -10,6 +10,7 @@ from milligpu.model.gpu import Node
 from milligpu.model.grant import Grant
 from milligpu.model.group import GroupKey, PodGroup
 from milligpu.model.request import PodRef, PodRequest
+from milligpu.model.units import Milli
 from milligpu.wire.kubernetes import NodeImage
 
 
@@ -55,6 +56,11 @@ class SchedulingSpec:
     def takes_turns(self) -> bool:
         """Whether the pod waits for its turn: in a queue, or for the other pods of its group."""
         return bool(self.queue) or self.group is not None
+
+    @property
+    def floor(self) -> Milli | None:
+        """How far its shares may be shrunk for other pods."""
+        return None if self.request is None else self.request.floor
 
     @property
     def wants_gpu(self) -> bool:

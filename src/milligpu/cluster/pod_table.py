@@ -18,7 +18,7 @@ class PodTable:
         self._numbers = count(1)
         self._list_began = 0
         self.resizing: dict[str, PodEntry] = {}
-        """Bound pods with a resize annotation."""
+        """Bound pods whose share may change: those with a resize annotation or a floor."""
         self.in_services: dict[str, PodEntry] = {}
         """Bound pods whose shares a GpuService set, or had set."""
         self.in_queues: dict[str, PodEntry] = {}

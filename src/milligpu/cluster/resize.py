@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 from milligpu.cluster.binds import DOUBT_S
 from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
+from milligpu.cluster.shrink import full_shares
 from milligpu.cluster.state import ClusterState
-from milligpu.dialects.resize import parse_resize, resized_grant
+from milligpu.dialects.resize import ShareChange, parse_resize, resized_grant
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import GpuState, short_uuid
@@ -21,14 +22,20 @@ from milligpu.placement.refuse import refuse_state
 from milligpu.wire.grant import decode_grant
 
 
-def wanted_grant(entry: PodEntry) -> Grant | None:
-    """Return the grant that a bound pod asks for; None if it has that. Raises `BadRequest` if it is invalid."""
-    if entry.stage is not PodStage.BOUND or entry.grant is None or not entry.resize:
+def wanted_grant(state: ClusterState, entry: PodEntry) -> Grant | None:
+    """Return the grant that a bound pod asks for, or had before it was shrunk; None if it has that.
+
+    Raises `BadRequest` if it is invalid.
+    """
+    if entry.stage is not PodStage.BOUND or entry.grant is None:
         return None
-    if entry.spec.is_remote:
+    changes = dict(full_shares(state, entry))
+    if entry.resize and entry.spec.is_remote:
         want = "left out: a share on a GPU server cannot be resized"
         raise BadRequest(names.RESIZE, entry.resize, want, hint="create the pod again with another share")
-    grant = resized_grant(entry.grant, parse_resize(entry.resize))
+    for name, change in parse_resize(entry.resize or "{}").items():
+        changes[name] = change.over(changes.get(name, ShareChange()))
+    grant = resized_grant(entry.grant, changes)
     return None if grant is entry.grant else grant
 
 

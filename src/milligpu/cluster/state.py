@@ -124,7 +124,7 @@ class ClusterState:
         entry.created, entry.queued = observed.created, False
         entry.started, entry.ends = observed.started, observed.ends
         entry.service = observed.service
-        if observed.resize:
+        if observed.resize or observed.spec.floor is not None:
             self.pods.resizing[observed.uid] = entry
         if observed.service:
             self.pods.in_services[observed.uid] = entry

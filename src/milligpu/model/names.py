@@ -49,6 +49,8 @@ SHARES = PREFIX + "shares"
 """Per container, what the two resources cannot express: shares of several GPUs, or memory without compute."""
 RESIZE = PREFIX + "resize"
 """A new share for a running pod; can be written at any time."""
+FLOOR = PREFIX + "floor"
+"""How far each share of the pod may be shrunk for other pods, in milli-GPU."""
 SERVICE = PREFIX + "service"
 """On pods; the GpuService that sets the pod's share, written with the grant, by the scheduler only."""
 GRANTED = (GRANT, GPU_SERVER, SERVICE)
@@ -76,6 +78,7 @@ USER_ANNOTATIONS = frozenset(
         GROUP_MIN_COUNT,
         SHARES,
         RESIZE,
+        FLOOR,
         DIALECT,
         ATTACH,
     }
@@ -90,6 +93,8 @@ CLASSES_PATH = f"/apis/{GROUP_VERSION}/gpuclasses"
 """Where the API server has the classes."""
 QUEUES_PATH = f"/apis/{GROUP_VERSION}/gpuqueues"
 """Where the API server has the queues."""
+IDLE_ACTION, IDLE_AFTER = PREFIX + "idle-action", PREFIX + "idle-after"
+"""On namespaces and queues; what the dashboard does about pods that do not use their share, and when."""
 QUEUED = PREFIX + "Queued"
 """The condition of pods that wait in a queue."""
 LAYOUTS_PATH = f"/apis/{GROUP_VERSION}/gpulayouts"

@@ -1,4 +1,7 @@
-"""Resizes running pods: reads the share that they ask for, and writes the next generation of their grants."""
+"""Resizes running pods: reads the share that they ask for, and writes the next generation of their grants.
+
+A pod that was shrunk for others grows again once its GPU has had room for a while: pods that wait come first.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -27,9 +30,12 @@ _NOT_LOOKED = ("", None, -1)
 # How often all pods are checked, in case a change was missed.
 _LOOK_S = 1.0
 _SERVER_ERROR = 500
+# A waiting pod for which there is room is placed within this time; otherwise it would be shrunk again at once.
+GROW_AFTER_S = 5.0
 _LINES = {
     EventReason.RESIZED: "Resized pod",
     EventReason.RESIZE_WAITS: "Resize waits",
+    EventReason.SHRUNK: "Shrunk pod",
     EventReason.BAD_RESIZE: "Refused resize",
 }
 COUNTED = f"requests.{names.VGPU}"
@@ -61,6 +67,7 @@ class Resizer:
         self._looked: dict[str, tuple[str, Grant | None, int]] = {}
         # Resizes that were refused, each with the grant that the pod had then.
         self._refused: dict[str, tuple[str, Grant | None]] = {}
+        self._room_since: dict[str, float] = {}
 
     def notice(self) -> None:
         """Check again, because pods or capacity changed."""
@@ -95,6 +102,7 @@ class Resizer:
         for uid in self._looked.keys() - self._state.pods.resizing.keys():
             del self._looked[uid]
             self._refused.pop(uid, None)
+            self._room_since.pop(uid, None)
             self._events.forget(uid, _TOPIC)
 
     async def _look(self, uid: str, entry: PodEntry) -> None:
@@ -114,8 +122,9 @@ class Resizer:
             log.info("Could not write resize", pod=str(entry.spec.pod), error=error.message)
 
     async def _resize(self, uid: str, entry: PodEntry, *, first: bool) -> None:
-        grant = resizes.wanted_grant(entry)
+        grant = resizes.wanted_grant(self._state, entry)
         if grant is None:
+            self._room_since.pop(uid, None)
             return
         never = resizes.impossible_for(self._state, entry, grant)
         if never is not None:
@@ -129,10 +138,25 @@ class Resizer:
         if missing and self._refused.get(uid) == (entry.resize, entry.grant):
             return  # it would not be resized when there is room
         if missing:
-            self._post(entry, EventReason.RESIZE_WAITS, resizes.explain_resize(missing))
+            self._room_since.pop(uid, None)
+            if entry.resize:
+                self._post(entry, EventReason.RESIZE_WAITS, resizes.explain_resize(missing))
+            return
+        if (
+            entry.spec.floor is not None
+            and self._now() - self._room_since.setdefault(uid, self._now()) < GROW_AFTER_S
+        ):
+            self._looked[uid] = _NOT_LOOKED
             return
         await self._change(entry, grant)
         self._post(entry, EventReason.RESIZED, f"its share is now {resizes.describe_grant(grant)}")
+
+    async def shrink(self, entry: PodEntry, grant: Grant, why: str) -> None:
+        """Write a smaller grant of a pod that yields to another one. Raises `Unavailable`."""
+        self._room_since.pop(entry.spec.pod.uid, None)
+        await self._change(entry, grant)
+        message = f"its share is now {resizes.describe_grant(grant)}: {why}; it grows again when its GPU has room"
+        self._post(entry, EventReason.SHRUNK, message)
 
     async def set_share(self, entry: PodEntry, grant: Grant, service: str) -> None:
         """Write the grant that a service decided on, and the service's name; empty if it rules the pod no longer.
@@ -152,7 +176,7 @@ class Resizer:
         entry.service = service
 
     async def _change(self, entry: PodEntry, grant: Grant, service: str | None = None) -> None:
-        """Count the next grant, write it, and count it alone when it is written."""
+        """Write the next grant; until it is known which of them holds, both count."""
         uid = entry.spec.pod.uid
         resizes.begin_resize(self._state, entry, grant)
         try:
@@ -200,7 +224,8 @@ class Resizer:
         await self._api.send("PATCH", f"{path}/status", patch, kind=JSON_PATCH)
 
     def _post(self, entry: PodEntry, reason: EventReason, message: str) -> None:
-        event = PodEvent(entry.spec.pod, reason, "Resize", message, normal=reason is EventReason.RESIZED)
+        normal = reason in {EventReason.RESIZED, EventReason.SHRUNK}
+        event = PodEvent(entry.spec.pod, reason, "Resize", message, normal=normal)
         again_s = _AGAIN_S if reason is EventReason.RESIZE_WAITS else 0.0
         if self._events.record(event, topic=_TOPIC, again_s=again_s):
             log.info(_LINES[reason], pod=str(event.pod), node=entry.node, message=message, uid=event.uid)

@@ -82,7 +82,7 @@ class ServiceShares:
 
     def _asked(self, entry: PodEntry) -> list[tuple[tuple[str, str], int]]:
         try:
-            grant = resizes.wanted_grant(entry)
+            grant = resizes.wanted_grant(self._state, entry)
         except BadRequest:
             return []
         if grant is None or entry.node not in self._state.placer.snapshot.nodes:

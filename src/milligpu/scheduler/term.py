@@ -114,6 +114,7 @@ class LeaderTerm:
             self._events,
             lambda: [*self.nominator.unplaceable.values()],
             self._queues.reclaims,
+            resizer=self._resizer,
             valid=valid,
             now=now,
         )
