@@ -138,7 +138,7 @@ def test_a_pod_that_kube_scheduler_asks_about_after_it_was_deleted_is_not_rememb
     world.filter(pod("other", 1000))
     if verb == "filter":  # a bound pod is refused, and so gets no entry
         gone["spec"]["nodeName"] = "n0"
-    body: dict[str, Any] = {"Pod": gone, "Nodes": {"items": []}, "NodeNames": world.names, "NodeNameToMetaVictims": {}}
+    body: dict[str, Any] = {"Pod": gone, "Nodes": {"items": []}, "NodeNames": world.names}
 
     getattr(world.extender, verb)(json.dumps(body).encode())
 
