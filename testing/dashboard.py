@@ -26,8 +26,11 @@ from milligpu.dashboard.hosts import KnownHosts
 from milligpu.dashboard.report import report as make_report
 from milligpu.history.store import HistoryStore
 from milligpu.model.policy import SharePolicy
+from milligpu.status.calendars import CalendarSummary
+from milligpu.status.cluster import ClusterQueues
 from milligpu.status.picture import Picture, WaitingRequest
 from milligpu.status.prices import Prices
+from milligpu.status.queues import QueueStatus, QueueUserStatus
 from milligpu.wire.status import AcceleratorStats, GpuStatus, ShareUsage
 
 _GIB = 1 << 30
@@ -42,6 +45,12 @@ _TENANTS: Sequence[tuple[str, str, int, Callable[[float], float]]] = (
     ("search", "embedder-6d9f", 250, lambda t: 0.55 + 0.35 * math.sin(t / 45)),
     ("search", "ranker-5c7b", 400, lambda t: 0.18 + 0.05 * math.sin(t / 33)),
     ("batch", "sweep-14", 200, lambda t: 0.99 + 0.01 * math.sin(t)),
+)
+
+_QUEUES = {"vision": "ana", "speech": "bo"}
+_TURNS = (
+    "1st of 2 in research; waits for 1 GPU with 40Gi; room on gpu-node-1 is kept for it; starts by 21:40",
+    "2nd of 2 in research; waits for 1 GPU with 40Gi after those before it; start unknown",
 )
 
 
@@ -67,15 +76,32 @@ class MadeUpCluster:
             gpus.append(
                 msgspec.structs.replace(_gpu(number, index, uuid, name, model, mine), throttled={"power": slowed})
             )
+        memory = "InsufficientGPUMemory (best: gpu-node-3/1 has 6.1 of 9 GiB); try again when ranker-5c7b-9 ends"
         waiting = [
-            WaitingRequest(
-                "vision", "train-vit-3", "", "", "InsufficientGPUCore (best: gpu-node-1/GPU2 has 0.5 of 1 GPU)", 1
-            ),
-            WaitingRequest(
-                "speech", "decode-eval", "", "", "InsufficientGPUMemory (best: gpu-node-3/GPU1 has 9 of 24 GiB)", 2
-            ),
+            WaitingRequest("vision", "train-vit-3", "", "", _TURNS[0], 1, "research", 1),
+            WaitingRequest("vision", "train-vit-4", "", "", _TURNS[1], 2, "research", 2),
+            WaitingRequest("speech", "decode-eval", "", "", memory, 3),
         ]
-        return Picture(at, "prod-eu", cluster=True, software=False, gpus=gpus, shares=shares, waiting=waiting)
+        held = sum(each.milli for each in shares if each.namespace in _QUEUES)
+        queues = ClusterQueues(
+            [
+                QueueStatus("research", "", "fair-share", 2, 6000, 8000, held, 0, 2, ready=True),
+                QueueStatus("serving", "", "priority", 1, 4000, None, 0, 0, 0, ready=True),
+            ],
+            [
+                QueueUserStatus("research", "ana@example.com", 2100, 1840.0, 2),
+                QueueUserStatus("research", "bo@example.com", 2000, 1660.0, 0),
+            ],
+            {
+                (each.namespace, each.pod): ("research", f"{_QUEUES[each.namespace]}@example.com")
+                for each in shares
+                if each.namespace in _QUEUES
+            },
+            [CalendarSummary("office", "day", "night", "Wed 20:00 Europe/Berlin", "Holds", "")],
+        )
+        return Picture(
+            at, "prod-eu", cluster=True, software=False, gpus=gpus, shares=shares, waiting=waiting, queues=queues
+        )
 
     def _shares(self, number: int, at: float, uuid: str, node: str, model: tuple[str, int]) -> Iterator[ShareUsage]:
         free, place = 1000, number * 5 % len(_TENANTS)
@@ -233,11 +259,22 @@ PAGES = {
     "shares": "/shares",
     "pod": "/pods/vision/train-resnet-0-0",
     "waiting": "/waiting",
+    "waiting-pod": "/pods/vision/train-vit-3",
+    "queues": "/queues",
     "cost": "/owners",
     "health": "/health",
     "settings": "/settings",
 }
 SIZES = {"wide": (1280, 800), "phone": (390, 844)}
+
+
+def _explain(_namespace: str, pod: str) -> tuple[str, Sequence[str]]:
+    if pod.startswith("train-vit"):
+        return _TURNS[0], [f"Queued: {_TURNS[0]}"]
+    return "on gpu-node-1; main: GPU-00000000 0.5 up to 1 with 20Gi; share policy of the GPU: best-effort", [
+        "Started: Container started",
+        "Scheduled: Successfully assigned to gpu-node-1",
+    ]
 
 
 def _take(folder: Path) -> None:
@@ -250,7 +287,7 @@ def _take(folder: Path) -> None:
             cluster.picture,
             past_s=3500,
             interval_s=2.0,
-            explain=lambda _n, _p: ("on gpu-node-1; 0.5 of GPU 0", ["Scheduled: placed on gpu-node-1"]),
+            explain=_explain,
         ) as served,
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"]) as browser,

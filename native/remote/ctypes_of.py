@@ -17,7 +17,7 @@ class HeaderTypes:
         text = " ".join(text.split())
         self._handles = frozenset(re.findall(r"typedef struct \w+ ?\* ?(\w+);", text))
         self._aliases = {new: old for old, new in re.findall(r"typedef ([\w ]+?) (\w+);", text)}
-        self._enums = frozenset(re.findall(r"typedef enum \w* ?\{[^}]*\} (\w+);", text))
+        self._enums = frozenset(re.findall(r"typedef enum \w* ?\{[^}]*\} ?(\w+);", text))
         self._bodies = dict(_structs(text))
         self._callbacks = frozenset(re.findall(r"typedef \w+ ?\( ?\* ?(\w+) ?\)", text))
         self._flat = flat
@@ -55,8 +55,8 @@ def _structs(text: str) -> Iterator[tuple[str, str]]:
             depth += (text[at] == "{") - (text[at] == "}")
             at += 1
         body = text[match.end() : at]
-        name = re.match(r"\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?(\w+)", text[at:])
-        if name:
-            yield name[1], body
+        names = re.match(r"\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?(\w+(?: ?, ?\w+)*)", text[at:])
+        for name in re.findall(r"\w+", names[1]) if names else ():
+            yield name, body
         if match[1]:
             yield f"struct {match[1]}", body

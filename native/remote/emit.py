@@ -48,10 +48,11 @@ def _send(row: Row, result: str, reply: bool) -> Iterator[str]:
             yield f"    put_u64(&m_, {name} != NULL);"
         case Travel.IN_AND_OUT:
             yield f"    put_block(&m_, {name}, sizeof *{name});"
-        case Travel.BUFFER:
-            yield f"    put_u64(&m_, {name} ? (uint64_t){row.counter} : 0);"
-        case Travel.ARRAY:
-            yield f"    put_u64(&m_, {name} && {row.counter} ? *{row.counter} : 0);"
+        case Travel.ARRAY | Travel.HANDLE_ARRAY:
+            yield f"    uint64_t room_{name} = {_room(row)};"
+            yield f"    put_u64(&m_, room_{name});"
+            if row.is_read:
+                yield f"    put_block(&m_, {name}, room_{name} * sizeof *{name});"
 
 
 def _receive(row: Row) -> Iterator[str]:
@@ -61,12 +62,20 @@ def _receive(row: Row) -> Iterator[str]:
             yield f"    get(&m_, {name}, sizeof *{name});"
         case Travel.HANDLE_OUTPUT:
             yield f"    get_handle(&m_, (void **){name});"
-        case Travel.BUFFER:
-            yield f"    get_block(&m_, {name}, {name} ? (size_t){row.counter} : 0);"
         case Travel.ARRAY:
-            yield f"    get_block(&m_, {name}, {name} && {row.counter} ? *{row.counter} * sizeof *{name} : 0);"
+            yield f"    get_block(&m_, {name}, room_{name} * sizeof *{name});"
+        case Travel.HANDLE_ARRAY:
+            yield f"    get_handles(&m_, (void **){name}, room_{name});"
         case _:
             pass
+
+
+def _room(row: Row) -> str:
+    """How many values the caller has room for."""
+    name, counter = row.parameter.name, row.counter
+    if row.by_pointer:
+        return f"{name} && {counter} ? (uint64_t)*{counter} : 0"
+    return f"{name} && {counter} > 0 ? (uint64_t){counter} : 0"
 
 
 def worker_function(function: Function, rows: list[Row], *, table: str, reply: bool) -> str:
@@ -111,9 +120,11 @@ def _decode(row: Row, reply: bool) -> Iterator[str]:
             yield f"    uint64_t has_{name} = take_u64(r);"
             yield f"    {kind} {name};"
             yield f"    memset(&{name}, 0, sizeof {name});"
-        case Travel.BUFFER | Travel.ARRAY:
+        case Travel.ARRAY | Travel.HANDLE_ARRAY:
             yield f"    uint64_t room_{name} = take_u64(r);"
             yield f"    {kind} *{name} = request_room(r, room_{name}, sizeof *{name});"
+            if row.is_read:
+                yield f"    take_values(r, {name}, room_{name} * sizeof *{name});"
 
 
 def _checks(row: Row) -> Iterator[str]:
@@ -124,10 +135,10 @@ def _checks(row: Row) -> Iterator[str]:
             yield f"require(r, !{name} || size_{name} == sizeof *{name}{count});"
         case Travel.HANDLES:
             yield f"require(r, count_{name} == (uint64_t){row.counter});"
-        case Travel.BUFFER:
+        case Travel.ARRAY | Travel.HANDLE_ARRAY if row.by_pointer:
+            yield f"require(r, !{name} || ({row.counter} && room_{name} == (uint64_t)*{row.counter}));"
+        case Travel.ARRAY | Travel.HANDLE_ARRAY:
             yield f"require(r, !{name} || room_{name} == (uint64_t){row.counter});"
-        case Travel.ARRAY:
-            yield f"require(r, !{name} || ({row.counter} && room_{name} == *{row.counter}));"
         case _:
             pass
 
@@ -144,9 +155,9 @@ def _encode(row: Row, reply: bool) -> Iterator[str]:
             yield f"    answer_u64(r, handle_find({name}));"
         case Travel.IN_AND_OUT:
             yield f"    answer_put(r, {name}, {name} ? sizeof *{name} : 0);"
-        case Travel.BUFFER:
-            yield f"    answer_block(r, {name}, room_{name} * sizeof *{name});"
         case Travel.ARRAY:
             yield f"    answer_block(r, {name}, room_{name} * sizeof *{name});"
+        case Travel.HANDLE_ARRAY:
+            yield f"    answer_handles(r, (void *const *){name}, room_{name});"
         case _:
             pass

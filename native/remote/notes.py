@@ -42,8 +42,8 @@ def read_notes(name: str) -> ApiNotes:
         hints=Hints(
             frozenset(raw.get("inputs", [])),
             raw.get("counts", {}),
-            raw.get("buffers", {}),
             raw.get("arrays", {}),
+            frozenset(raw.get("filled", [])),
             raw.get("in_and_out", False),
         ),
         flat=frozenset(raw.get("flat", [])),

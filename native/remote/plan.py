@@ -21,10 +21,10 @@ class Travel(Enum):
     OUTPUT = auto()
     IN_AND_OUT = auto()
     HANDLE_OUTPUT = auto()
-    BUFFER = auto()
-    """Text or bytes that the function writes, up to a length that another parameter has."""
     ARRAY = auto()
-    """Flat values that the function writes; another parameter points to their number, both ways."""
+    """Flat values that the function writes, or reads and writes; another parameter has their number."""
+    HANDLE_ARRAY = auto()
+    """Handles that the function writes; another parameter has their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,11 @@ class Row:
     parameter: Parameter
     kind: str
     counter: str | None = None
+    """The parameter that has the number of values."""
+    by_pointer: bool = False
+    """Whether that parameter points to the number, which the function changes."""
+    is_read: bool = False
+    """Whether the function also reads the values of an array that it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,10 @@ class Hints:
 
     inputs: frozenset[str] = frozenset()
     counts: dict[str, str] = field(default_factory=dict[str, str])
-    buffers: dict[str, str] = field(default_factory=dict[str, str])
     arrays: dict[str, str] = field(default_factory=dict[str, str])
+    """Arrays that are written, and the parameter that counts them; `*`: of all texts."""
+    filled: frozenset[str] = frozenset()
+    """Arrays among those that are read, too."""
     in_and_out: bool = False
     """Whether functions read what they write: NVML's structs hold the version that the caller wants."""
 
@@ -88,13 +95,30 @@ def _row(function: Function, parameter: Parameter, types: HeaderTypes, hints: Hi
     inner = kind.removeprefix("const ").removesuffix(" *")
     if "*" in inner:
         return CannotTravel(f"{parameter.name} points to pointers")
-    if key in hints.arrays:
-        return Row(Travel.ARRAY, parameter, inner, hints.arrays[key])
-    if key in hints.buffers or (inner == "char" and hints.buffers.get("*") in names):
-        return Row(Travel.BUFFER, parameter, inner, hints.buffers.get(key, hints.buffers.get("*")))
+    if key in hints.arrays or (inner == "char" and hints.arrays.get("*") in names):
+        return _array(function, parameter, inner, types, hints)
     if kind.startswith("const ") or key in hints.inputs:
         return _read(parameter, inner, counter, types)
+    if _counts_an_array(function, parameter.name, hints):
+        return Row(Travel.IN_AND_OUT, parameter, inner)
     return _written(parameter, inner, counter, types, hints)
+
+
+def _array(
+    function: Function, parameter: Parameter, inner: str, types: HeaderTypes, hints: Hints
+) -> Row | CannotTravel:
+    key = f"{function.symbol}.{parameter.name}"
+    counter = hints.arrays.get(key, hints.arrays.get("*"))
+    by_pointer = any(each.name == counter and "*" in kind_of(each) for each in function.parameters)
+    if types.is_handle(inner):
+        return Row(Travel.HANDLE_ARRAY, parameter, inner, counter, by_pointer)
+    if inner != "void" and types.is_flat(inner):
+        return Row(Travel.ARRAY, parameter, inner, counter, by_pointer, key in hints.filled)
+    return CannotTravel(f"{parameter.name} is an array of values with pointers inside")
+
+
+def _counts_an_array(function: Function, name: str, hints: Hints) -> bool:
+    return any(hints.arrays.get(f"{function.symbol}.{each.name}") == name for each in function.parameters)
 
 
 def _by_value(parameter: Parameter, kind: str, types: HeaderTypes) -> Row | CannotTravel:

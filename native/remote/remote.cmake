@@ -47,7 +47,7 @@ function(remote_library name)
 endfunction()
 
 cuda_library(remote
-  ${REMOTE}/remote-client.c remote/line.c remote/client/attach.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
+  ${REMOTE}/remote-client.c remote/line.c remote/client/attach.c remote/client/boxes.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
   remote/client/facts.c remote/client/functions.c remote/client/hello.c remote/client/host.c remote/client/jit.c remote/client/landings.c
   remote/client/lanes.c remote/client/launch.c
   remote/client/link.c remote/client/memory.c remote/client/modules.c remote/client/ranges.c remote/client/slabs.c
@@ -59,7 +59,7 @@ remote_library(remote-nvml)
 install(FILES ${REMOTE}/remote-coverage.json DESTINATION ${MILLIGPU_NATIVE_DIR}/remote RENAME functions.json)
 
 add_executable(milligpu-worker
-  ${REMOTE}/remote-worker.c remote/line.c remote/worker/copies.c remote/worker/handles.c remote/worker/host.c
+  ${REMOTE}/remote-worker.c remote/line.c remote/worker/boxes.c remote/worker/capture.c remote/worker/copies.c remote/worker/handles.c remote/worker/host.c
   remote/worker/launch.c remote/worker/main.c remote/worker/modules.c remote/worker/out.c remote/worker/request.c
   remote/worker/welcome.c)
 remote_target(milligpu-worker)
@@ -75,11 +75,11 @@ if(MILLIGPU_SANITIZE)
     DEPENDS remote/fuzz/driver.py ${REMOTE}/remote_real.h
     WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} VERBATIM)
   add_executable(milligpu-fuzz-worker
-    remote/fuzz/worker.c ${REMOTE}/fuzz-driver.c ${REMOTE}/remote-worker.c remote/worker/copies.c remote/worker/handles.c
+    remote/fuzz/worker.c ${REMOTE}/fuzz-driver.c ${REMOTE}/remote-worker.c remote/worker/boxes.c remote/worker/capture.c remote/worker/copies.c remote/worker/handles.c
     remote/worker/host.c remote/worker/launch.c remote/worker/modules.c remote/worker/request.c remote/worker/welcome.c)
   add_executable(milligpu-fuzz-client
     remote/fuzz/client.c ${REMOTE}/remote-client.c ${CMAKE_CURRENT_BINARY_DIR}/remote-rest.c cudaapi/find.c
-    remote/client/attach.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
+    remote/client/attach.c remote/client/boxes.c remote/client/capture.c remote/client/contexts.c remote/client/copies.c remote/client/counts.c
     remote/client/facts.c remote/client/functions.c remote/client/hello.c remote/client/host.c remote/client/jit.c
     remote/client/landings.c remote/client/lanes.c remote/client/launch.c remote/client/memory.c
     remote/client/modules.c remote/client/ranges.c remote/client/slabs.c remote/client/wait.c)

@@ -6,6 +6,7 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
     WIRE_MAGIC = 0x6d677264,
@@ -83,6 +84,33 @@ enum { STATUS_NO_IMAGE = 0x10001 }; /* not a CUresult: send it in full */
 #define HOST_BASE UINT64_C(0x5f0000000000)
 #define HOST_SPAN (UINT64_C(64) << 30)
 enum { HOST_LINE = 64 }; /* changes are found in units of this */
+
+/* The next run of lines in which two copies of memory differ: its length, and where it begins in `at`; 0: none. */
+static inline size_t next_change(const char *base, const char *shadow, size_t size, size_t *at)
+{
+    size_t end, line = HOST_LINE;
+    for (; *at < size; *at += HOST_LINE) {
+        line = size - *at < HOST_LINE ? size - *at : HOST_LINE;
+        if (memcmp(base + *at, shadow + *at, line))
+            break;
+    }
+    for (end = *at; end < size && end - *at < WIRE_PIECE / 2; end += line) {
+        line = size - end < HOST_LINE ? size - end : HOST_LINE;
+        if (memcmp(base + end, shadow + end, line))
+            continue;
+        break;
+    }
+    return end - *at;
+}
+
+/* One end of a copy of a line, a rectangle or a box. */
+enum wire_place {
+    PLACE_MESSAGE = 1, /* packed, in a message */
+    PLACE_HOST = 2,    /* memory of the client that has the same address on both sides */
+    PLACE_DEVICE = 3,
+    PLACE_ARRAY = 4
+};
+enum { BOX_OUT_MAX = 64 << 20 }; /* bytes of a box that come in one answer */
 
 /* The copies that followed a synchronization last time, and come with its answer. */
 enum { FORESEEN = 4, FORESEEN_MAX = 16 << 10 };

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,8 @@ class Node:
         self.sandboxes: Sequence[int] = [pb.SANDBOX_NOTREADY]
         self.containers: Sequence[int] = [pb.CONTAINER_CREATED]
         self.running: set[str] = set()
-        self.suspects: dict[str, NodePod] = {UID: POD}
+        self.pods: dict[str, NodePod] = {UID: POD}
+        self.holders: set[str] = {UID}
         self.kubelet = True
         self.now = 0.0
         self.patches: list[Any] = []
@@ -73,7 +75,8 @@ class Node:
                 cast(ApiClient, self),
                 cast(EventRecorder, self),
                 runtime=self.socket,
-                suspects=lambda: self.suspects,
+                pods=lambda: self.pods,
+                holders=lambda: self.holders,
                 running=lambda: self.running,
                 kubelet_answers=self._answers,
                 now=lambda: self.now,
@@ -117,7 +120,9 @@ def test_a_pod_whose_container_was_created_and_never_started_is_marked_as_failed
         {"sandboxes": []},
         {"running": {UID}},
         {"kubelet": False},
-        {"suspects": {}},
+        {"pods": dict[str, NodePod]()},
+        {"pods": {UID: replace(POD, may_strand=False)}},
+        {"holders": set[str]()},
     ],
     ids=str,
 )
@@ -125,6 +130,13 @@ def test_any_doubt_keeps_the_share_and_starts_the_time_again(node: Node, doubt: 
     before = {name: getattr(node, name) for name in doubt}
     node.looks((CERTAIN_S, doubt), (CERTAIN_S, {}), (1.0, before), (CERTAIN_S - 1, {}))
     assert node.patches == []
+
+
+def test_a_marked_pod_that_the_kubelet_reports_as_pending_again_is_marked_again(node: Node) -> None:
+    failed = {UID: replace(POD, finished=True, may_strand=False)}
+    node.looks((CERTAIN_S, {}), (1.0, {"pods": failed, "holders": set()}), (5.0, {"pods": {UID: POD}}))
+    assert len(node.patches) == 2
+    assert len(node.events) == 1
 
 
 def test_a_runtime_that_does_not_answer_keeps_the_share(node: Node) -> None:

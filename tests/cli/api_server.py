@@ -26,6 +26,8 @@ class ApiServer:
 
     objects: dict[str, Any] = field(default_factory=dict[str, Any])
     patches: dict[str, Any] = field(default_factory=dict[str, Any])
+    dry_runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The pods that were to be created without effect."""
 
     def put_list(self, path: str, *items: dict[str, Any]) -> None:
         self.objects[path] = {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": list(items)}
@@ -45,6 +47,18 @@ def serve(folder: Path) -> Generator[tuple[ApiServer, Path]]:
             path = urlsplit(self.path).path
             api.patches[path] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self._answer(200, {})
+
+        def do_POST(self) -> None:
+            """Answer a dry run with the pod as an API server would show it."""
+            pod = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if "dryRun=All" not in self.path:
+                self._answer(405, _status(405, "only dry runs"))
+                return
+            api.dry_runs.append(pod)
+            name = pod["metadata"].get("name") or f"{pod['metadata']['generateName']}{len(api.dry_runs)}"
+            space = urlsplit(self.path).path.split("/")[4]
+            pod["metadata"] |= {"name": name, "namespace": space, "uid": f"dry-{len(api.dry_runs)}"}
+            self._answer(201, pod | {"status": {"phase": "Pending"}})
 
         def _answer(self, status: int, body: Any) -> None:
             data = json.dumps(body).encode()

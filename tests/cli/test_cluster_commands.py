@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from milligpu.model.units import Mib, Milli
 from milligpu.wire.grant import encode_grant
 from milligpu.wire.inventory import encode_inventory
 from tests.cli.api_server import ApiServer, serve
+from tests.cluster.objects import pod
 
 Capture = pytest.CaptureFixture[str]
 UUIDS = ("GPU-11111111-0000-0000-0000-000000000000", "GPU-12222222-0000-0000-0000-000000000000")
@@ -274,3 +276,56 @@ def test_queues_are_listed_with_their_lines_and_users_and_a_pod_says_where_it_st
     assert ["bob", "a", "0.5", "0", "2"] in [line.split() for line in capsys.readouterr().out.splitlines()]
     assert run(["explain", "two", "-n", "default", *kubeconfig]) == 0
     assert capsys.readouterr().out.startswith("1st of 2 in a; waits until pods of a end")
+
+
+def held(name: str, milli: int, mib: int, gpu: str, **notes: str) -> dict[str, Any]:
+    """A running pod with this share of a GPU of the node."""
+    share = Share(Milli(milli), Mib(mib), Milli(milli))
+    found = pod(name, milli, notes=notes, grant=Grant(f"uid-{name}", "n1", {"main": (GpuShare(gpu, share),)}))
+    found["spec"]["containers"][0]["resources"]["limits"][names.VGPU_MEMORY] = str(mib)
+    return found
+
+
+def test_explain_says_of_pods_that_do_not_exist_yet_where_they_start_and_who_yields(
+    cluster: tuple[ApiServer, list[str]], tmp_path: Path, capsys: Capture
+) -> None:
+    api, kubeconfig = cluster
+    running = [held("elastic", 700, 1024, UUIDS[0], **{names.FLOOR: "200"}), held("rigid", 700, 39000, UUIDS[1])]
+    api.put_list("/api/v1/pods", *running)
+    small, high = pod("small", 300), pod("high", 500, priority=10)
+    for each in (small, high):
+        each["spec"]["containers"][0]["resources"]["limits"][names.VGPU_MEMORY] = "1024"
+        del each["metadata"]["namespace"], each["metadata"]["uid"]
+    template = {"metadata": {}, "spec": {"containers": pod("x", 100)["spec"]["containers"]}}
+    job = {"kind": "Job", "metadata": {"name": "train"}, "spec": {"parallelism": 2, "template": template}}
+    file = tmp_path / "pods.yaml"
+    documents = ({"kind": "Pod"} | small, {"kind": "Pod"} | high, job)
+    file.write_text("---\n".join(json.dumps(each) + "\n" for each in documents))
+
+    assert run(["explain", "-f", str(file), *kubeconfig]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("team-a/small: starts at once on n1; main: GPU-11")
+    assert lines[1].startswith("team-a/high: 0/1 nodes: 1 InsufficientGPUCore")
+    assert "; makes room on n1: shrinks pod default/elastic from 0.7 to 0.2 GPU; start unknown" in lines[1]
+    assert [line.split(":")[0] for line in lines[2:]] == ["team-a/train-3", "team-a/train-4"]
+    assert [each["spec"].get("restartPolicy") for each in api.dry_runs] == [None, None, "Never", "Never"]
+    assert run(["explain", "-f", str(file), "-o", "json", *kubeconfig]) == 0
+    assert [each["pod"] for each in json.loads(capsys.readouterr().out)][:2] == ["small", "high"]
+    assert run(["explain", *kubeconfig]) == 2
+    assert "either the name of a pod or -f FILE" in capsys.readouterr().err
+
+
+def test_explain_says_when_only_evicting_helps_because_memory_is_short(
+    cluster: tuple[ApiServer, list[str]], capsys: Capture
+) -> None:
+    api, kubeconfig = cluster
+    elastic = held("elastic", 900, 30000, UUIDS[0], **{names.FLOOR: "200"})
+    high = pod("high", 500, priority=10)
+    high["spec"]["containers"][0]["resources"]["limits"][names.VGPU_MEMORY] = "20000"
+    other = held("other", 900, 40000, UUIDS[1])
+    other["spec"]["priority"] = 11
+    api.put_list("/api/v1/pods", elastic, other, high)
+    api.objects["/api/v1/namespaces/default/pods/high"] = high
+    assert run(["explain", "high", "-n", "default", *kubeconfig]) == 0
+    said = capsys.readouterr().out
+    assert "makes room on n1: evicts pod default/elastic (only evicting helps, because memory is short" in said

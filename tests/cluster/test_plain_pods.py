@@ -9,7 +9,6 @@ import yaml
 
 from milligpu import dialects
 from milligpu.cluster.plain_reader import PlainReader
-from milligpu.cluster.preemption import choose_victims
 from milligpu.dialects.choose import KNOWN
 from milligpu.dialects.pod import pod_fields
 from milligpu.dialects.templates import PATHS, pod_of_template
@@ -17,6 +16,7 @@ from milligpu.model import names
 from milligpu.model.errors import BadRequest
 from milligpu.wire.kubernetes import KubePod, decode_pod
 from tests.cluster.objects import node, pod
+from tests.cluster.test_preemption import choose_victims
 from tests.cluster.test_state import World
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))

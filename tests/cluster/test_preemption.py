@@ -2,8 +2,15 @@
 
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.pod_entry import PodStage
-from milligpu.cluster.preemption import choose_node, choose_victims, evicted_with
+from milligpu.cluster.preemption import (
+    PreemptionRule,
+    alone_of_lower_priority,
+    choose_disruption,
+    choose_for_kube_scheduler,
+    evicted_with,
+)
 from milligpu.cluster.reservations import RESERVED_S
+from milligpu.cluster.state import ClusterState
 from milligpu.model import names
 from milligpu.model.grant import GpuShare, Grant
 from milligpu.model.request import Share
@@ -11,6 +18,13 @@ from milligpu.model.units import Mib, Milli
 from tests.cluster.objects import pod
 from tests.cluster.test_state import World, kubernetes
 from tests.cluster.test_state import json as text
+
+
+def choose_victims(
+    state: ClusterState, spec: SchedulingSpec, node: str, rule: PreemptionRule | None = None
+) -> list[str]:
+    found = choose_disruption(state, spec, [node], rule or alone_of_lower_priority(spec))
+    return [] if found is None else list(found.victims)
 
 
 def observed(world: World, name: str, milli: int, priority: int, grant: Grant | None = None) -> SchedulingSpec:
@@ -52,7 +66,7 @@ def test_no_pod_is_evicted_where_that_makes_no_room() -> None:
     place(world, "d", 400)
     spec = observed(world, "high", 500, 10)
     assert choose_victims(world.state, spec, "n0") == []
-    assert choose_node(world.state, spec, ["n0", "unknown"]) is None
+    assert choose_for_kube_scheduler(world.state, spec, ["n0", "unknown"]) is None
 
 
 def test_choosing_victims_changes_nothing() -> None:
@@ -91,10 +105,10 @@ def test_a_share_is_kept_until_the_last_victim_is_gone_and_no_longer_than_a_minu
 def test_a_second_question_about_a_pod_gets_the_same_victims() -> None:
     world, _ = full()
     high = observed(world, "high", 500, 10)
-    first = choose_node(world.state, high, ["n0"])
+    first = choose_for_kube_scheduler(world.state, high, ["n0"])
     assert first is not None
-    world.state.reservations.begin_preemption(high, *first)
-    assert choose_node(world.state, high, ["n0"]) == first
+    world.state.reservations.begin_preemption(high, first.node, first.victims)
+    assert choose_for_kube_scheduler(world.state, high, ["n0"]) == first
 
 
 def test_what_the_pod_needs_besides_its_victims_is_kept_from_the_beginning() -> None:
@@ -116,21 +130,21 @@ def test_no_pod_is_evicted_for_one_that_was_given_a_place_and_is_not_bound() -> 
     world.time += RESERVED_S
     world.state.expire()
     place(world, "a", 600)
-    assert choose_node(world.state, high, ["n0"]) is None
+    assert choose_for_kube_scheduler(world.state, high, ["n0"]) is None
 
 
 def test_no_pod_is_evicted_for_one_that_has_a_place_already() -> None:
     world, _ = full()
     high = observed(world, "high", 500, 10)
-    chosen = choose_node(world.state, high, ["n0"])
+    chosen = choose_for_kube_scheduler(world.state, high, ["n0"])
     assert chosen is not None
-    world.state.reservations.begin_preemption(high, *chosen)
-    for victim in chosen[1]:
+    world.state.reservations.begin_preemption(high, chosen.node, chosen.victims)
+    for victim in chosen.victims:
         world.state.drop_pod(victim)
     entry = world.state.entry("uid-high")
     assert entry is not None
     assert entry.stage is PodStage.RESERVED
-    assert choose_node(world.state, high, ["n0"]) is None
+    assert choose_for_kube_scheduler(world.state, high, ["n0"]) is None
 
 
 def test_a_pod_that_is_being_deleted_leaves_its_share_before_others_are_evicted() -> None:
@@ -162,11 +176,11 @@ def test_a_group_leaves_as_a_whole_or_not_at_all() -> None:
         world.state.put_pod(world.pods.read(kubernetes.decode_pod(text.dumps(found).encode())))
     spec = observed(world, "high", 500, 10)
     assert choose_victims(world.state, spec, "n0") == [], "kube-scheduler would leave the other one running"
-    (victim,) = choose_victims(world.state, spec, "n0", anybody)
+    (victim,) = choose_victims(world.state, spec, "n0", PreemptionRule(anybody))
     (other,) = evicted_with(world.state, [victim])
     assert {victim, other.spec.pod.uid} == {"uid-a", "uid-b"}
     world.state.is_protected = lambda entry: entry.spec.pod.uid == "uid-b"
-    assert choose_victims(world.state, spec, "n0", anybody) == []
+    assert choose_victims(world.state, spec, "n0", PreemptionRule(anybody)) == []
 
 
 def test_a_protected_pod_is_not_evicted() -> None:

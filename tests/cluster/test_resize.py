@@ -16,7 +16,7 @@ def asking(world: World, name: str, milli: int, text: str) -> tuple[PodEntry, Gr
     world.see(name, milli, grant, resize=text)
     entry = world.state.entry(f"uid-{name}")
     assert entry is not None
-    wanted = resizes.wanted_grant(entry)
+    wanted = resizes.wanted_grant(world.state, entry)
     assert wanted is not None
     return entry, wanted
 
@@ -32,7 +32,7 @@ def test_growth_counts_from_before_it_is_written() -> None:
     resizes.begin_resize(world.state, entry, wanted)
     assert world.free() == 200
     resizes.end_resize(world.state, "uid-a", written=True)
-    assert (world.free(), resizes.wanted_grant(entry)) == (200, None)
+    assert (world.free(), resizes.wanted_grant(world.state, entry)) == (200, None)
 
 
 def test_a_shrunk_share_is_free_only_after_the_grant_is_written() -> None:
@@ -50,7 +50,7 @@ def test_a_write_that_failed_changes_nothing() -> None:
     resizes.begin_resize(world.state, entry, wanted)
     resizes.end_resize(world.state, "uid-a", written=False)
     assert world.free() == 700
-    assert resizes.wanted_grant(entry) == wanted
+    assert resizes.wanted_grant(world.state, entry) == wanted
 
 
 def test_after_a_write_without_an_answer_both_grants_count_until_it_is_settled() -> None:
@@ -95,7 +95,7 @@ def test_a_pod_on_a_cordoned_or_unhealthy_gpu_can_shrink_but_not_grow() -> None:
     world.put_node(node("n0", 1, state=GpuState.UNHEALTHY))
     assert [each.reason for each in resizes.missing_for(world.state, entry, more)] == [Reason.UNHEALTHY]
     entry.resize = grow(100)
-    less = resizes.wanted_grant(entry)
+    less = resizes.wanted_grant(world.state, entry)
     assert less is not None
     assert resizes.missing_for(world.state, entry, less) == []
 
@@ -109,7 +109,7 @@ def test_after_a_restart_the_last_written_grant_counts() -> None:
     assert again.free() == 200
     found = again.state.entry("uid-a")
     assert found is not None
-    assert resizes.wanted_grant(found) is None
+    assert resizes.wanted_grant(world.state, found) is None
 
 
 def test_a_grant_that_exceeds_the_request_is_recognized() -> None:
@@ -117,7 +117,7 @@ def test_a_grant_that_exceeds_the_request_is_recognized() -> None:
     entry, wanted = asking(world, "a", 300, grow(301))
     assert resizes.exceeds_request(entry, wanted, world.state)
     entry.resize = grow(200)
-    less = resizes.wanted_grant(entry)
+    less = resizes.wanted_grant(world.state, entry)
     assert less is not None
     assert not resizes.exceeds_request(entry, less, world.state)
 

@@ -3,20 +3,26 @@
 import csv
 import io
 import json
+import re
+import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from milligpu.dashboard.access import COOKIE, DashboardAccess, ViewRights, visible
-from milligpu.dashboard.app import to_csv
+from milligpu.dashboard.app import NAVIGATION, to_csv
+from milligpu.dashboard.metrics import METRICS
 from milligpu.model.errors import Unavailable
 from milligpu.status.picture import Picture, WaitingRequest
 from testing.dashboard import PAGES, MadeUpCluster, RunningDashboard, dashboard
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -53,7 +59,10 @@ def cookie(served: RunningDashboard) -> dict[str, str]:
     return {"Cookie": headers["set-cookie"].partition(";")[0]}
 
 
-@pytest.mark.parametrize("path", [*PAGES.values(), "/shares.csv", "/history.json?key=all", "/live", "/gpus.json"])
+FILES = ("/shares.csv", "/history.json?key=all", "/live", "/metrics", "/gpus.json")
+
+
+@pytest.mark.parametrize("path", [*PAGES.values(), *FILES])
 def test_without_an_identity_there_is_no_page(served: RunningDashboard, path: str) -> None:
     status, _, text = get(served, path)
     assert status == 401
@@ -92,6 +101,24 @@ def test_scripts_and_styles_come_only_from_the_dashboard(served: RunningDashboar
     assert headers["cache-control"] == "no-store"
 
 
+def test_a_long_table_shows_its_first_rows_and_is_filtered_by_the_server() -> None:
+    cluster = MadeUpCluster(nodes=100, per_node=8, started=time.time() - 60)
+    with dashboard(cluster.picture) as running:
+        _, headers, _ = get(running, f"/open?secret={running.secret}")
+        mine = {"Cookie": headers["set-cookie"].partition(";")[0]}
+        every = json.loads(get(running, "/shares.json", headers=mine)[2])["shares"]
+        text = get(running, "/shares", headers=mine)[2]
+        assert len(every) > 1000
+        assert text.count("<tr data-filter=") == 500
+        assert f"500 of {len(every)} are shown" in text
+        # A row that is not among the first; what was searched for stays when the page is refreshed.
+        text = get(running, "/shares?filter=vision+NODE-100", headers=mine)[2]
+        rows = re.findall(r'<tr data-filter="([^"]*)"', text)
+        assert rows
+        assert all("vision" in row and "gpu-node-100" in row for row in rows)
+        assert 'hx-get="/shares?filter=vision+NODE-100"' in text
+
+
 def test_a_name_that_does_not_exist_is_404(served: RunningDashboard, cookie: dict[str, str]) -> None:
     for path in ("/gpus/GPU-none", "/pods/a/b", "/sessions/x", "/nodes/none", "/pods/a/b.json"):
         assert get(served, path, headers=cookie)[0] == 404
@@ -125,6 +152,56 @@ def test_tables_are_csv_and_a_cell_is_no_formula(served: RunningDashboard, cooki
     (row,) = csv.DictReader(io.StringIO(to_csv([hostile])))
     assert row["namespace"].startswith("'=")
     assert row["name"] == "'+1"
+
+
+def test_verdicts_and_costs_are_metrics_that_prometheus_accepts(
+    served: RunningDashboard, cookie: dict[str, str]
+) -> None:
+    status, headers, text = get(served, "/metrics", headers=cookie)
+    assert (status, headers["content-type"].startswith("text/plain; version=0.0.4")) == (200, True)
+    assert set(re.findall(r"^# TYPE (\w+) gauge$", text, re.M)) == set(METRICS)
+    for gpu in served.collector.picture.gpus if served.collector.picture else ():
+        assert len(re.findall(rf'^milligpu_gpu_verdict{{.*UUID="{gpu.uuid}"', text, re.M)) == 1
+    idle = r'^milligpu_pod_verdict{namespace="vision",pod="notebook-ana-\d+",verdict="idle"} 1.0$'
+    assert re.search(idle, text, re.M)
+    found = dict.fromkeys(METRICS, 0.0)
+    for name, value in re.findall(r"^(milligpu_\w+cost){[^}]*} (\S+)$", text, re.M):
+        found[name] += float(value)
+    costs = served.collector.costs
+    assert costs is not None
+    parts = found["milligpu_owner_cost"] + found["milligpu_unallocated_cost"]
+    assert parts == pytest.approx(costs.total.allocated, rel=0.01)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    assert [line for line in said if "camelCase" not in line] == []
+
+
+def test_the_docs_list_every_page_and_every_metric_of_the_dashboard() -> None:
+    text = (DOCS / "dashboard.md").read_text()
+    listed = set(re.findall(r"`(/[^`]*)`", text.partition("\n## Pages")[2].partition("\n## ")[0]))
+    assert {link for link, _ in NAVIGATION} <= listed
+    metrics = (DOCS / "monitoring.md").read_text()
+    assert set(re.findall(r"^\| `(milligpu_\w+(?:verdict|cost))` \|", metrics, re.M)) == set(METRICS)
+
+
+def test_the_overview_has_the_formula_of_idle_gpus(served: RunningDashboard, cookie: dict[str, str]) -> None:
+    page = json.loads(get(served, "/overview.json", headers=cookie)[2])
+    found = page["formula"]
+    product = (1 - found["use"]) * found["gpus"] * found["price"] * found["hours"]
+    assert page["formula_cost"] == pytest.approx(product)
+    assert found["hours"] == 730
+
+
+def test_queues_are_shown_to_those_who_may_list_them_and_their_users_to_those_who_see_everything() -> None:
+    picture = MadeUpCluster().picture(1000.0)
+    everything = visible(picture, ViewRights("admin", everything=True)).queues
+    some = visible(picture, ViewRights("ana", namespaces=frozenset({"vision"}), queues=True)).queues
+    none = visible(picture, ViewRights("ana", namespaces=frozenset({"vision"}))).queues
+    assert (len(everything.queues), len(everything.users)) == (2, 2)
+    assert (len(some.queues), len(some.users), len(some.of_pods)) == (2, 0, 0)
+    assert (len(none.queues), len(none.users), len(none.calendars)) == (0, 0, 0)
 
 
 def test_pods_of_other_namespaces_have_no_name_and_their_gpus_stay() -> None:

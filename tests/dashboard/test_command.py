@@ -167,6 +167,8 @@ def _hours(page: dict[str, object], name: str) -> float:
         (["--machine", "--listen", "7080"], "--listen: invalid value '7080': must be ADDRESS:PORT"),
         (["--machine", "--listen", "0.0.0.0:0"], "a loopback address, or use --tokens"),
         (["--machine", "--tokens"], "--tokens: invalid value '--machine'"),
+        (["--cluster", "--prometheus", "prometheus:9090"], "an address such as http://prometheus:9090"),
+        (["--machine", "--act"], "--act: invalid value '--machine'"),
         (["--cluster", "--tokens", "--listen", "0.0.0.0:0"], "--tls-cert: required"),
         (["--machine", "--tls-cert", "x"], "--tls-key: required: both or neither"),
         (["--machine", "--prices", "/none"], "--prices: invalid value '/none'"),

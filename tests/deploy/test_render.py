@@ -68,6 +68,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "agent.kubeletDir": ("/data/kubelet", SOFTGPU),
     "agent.cdiDir": ("/etc/cdi", SOFTGPU),
     "agent.runtimeSocket": ("/run/k3s/containerd/containerd.sock", SOFTGPU),
+    "agent.seLinuxOptions": ({"type": "spc_t"}, SOFTGPU),
     "agent.resources": (RESOURCES, SOFTGPU),
     "nvidia.enabled": (True, {}),
     "nvidia.driverRoot": ("/opt/driver", NVIDIA),
@@ -91,6 +92,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "dashboard.tlsSecret": ("dashboard-tls", DASHBOARD),
     "dashboard.historyClaim": ("history", DASHBOARD),
     "dashboard.prices": ('currency = "EUR"\n[gpu]\n"T4" = 0.35\n', DASHBOARD),
+    "dashboard.act": (True, DASHBOARD),
     "dashboard.resources": (RESOURCES, DASHBOARD),
     "crds.keep": (False, {}),
 }

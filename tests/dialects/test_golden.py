@@ -29,7 +29,7 @@ def test_a_bad_manifest_is_refused_with_field_value_and_what_is_allowed(case: Ca
 
 
 def test_every_dialect_has_a_table_and_every_table_is_used() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.yaml")} == {*KNOWN.by_name, "profiles"}
+    assert {path.stem for path in GOLDEN.glob("*.yaml")} == {*KNOWN.by_name, "profiles", "beside"}
     assert len(MEANT) + len(REFUSED) == len(CASES)
 
 

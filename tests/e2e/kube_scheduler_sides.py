@@ -30,7 +30,7 @@ Call = tuple[str, str, tuple[str, ...]]
 """The verb, the pod's name, and the nodes that are offered, asked about or bound to."""
 # Virtual seconds after which a model has done all that it does after an event.
 _SETTLED_S = 3.0
-_DEADLINE_S = 20.0
+_DEADLINE_S = 60.0
 _GRACE_S = 0.05
 _MERGE = "application/merge-patch+json"
 

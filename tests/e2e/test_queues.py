@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from devcluster.wait import until
 from milligpu.model import names
 from tests.e2e.scheduling import grants
 from tests.e2e.test_admission import DEADLINE_S, Admitting, admitting, apply, granted, manifest
+from tests.e2e.test_scheduler import milligpu
 
 pytestmark = pytest.mark.e2e
 
+TWO_TEAMS = Path(__file__).parents[2] / "examples/queues/two-teams.yaml"
 ONE_GPU = {"kubernetes.io/hostname": "guarded-0"}
 """A node with two GPUs."""
 
@@ -52,6 +55,10 @@ def existing(cluster: Cluster, *queues: dict[str, Any]) -> Generator[None]:
 
 def pod(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
     return read_json(cluster.client, f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+
+def all_pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    return read_json(cluster.client, f"/api/v1/namespaces/{namespace}/pods")["items"]
 
 
 def gates(found: dict[str, Any]) -> list[str]:
@@ -182,21 +189,36 @@ def test_without_a_queue_pods_are_as_ever_and_a_deployments_pods_count_for_its_a
         assert {each["metadata"]["annotations"][names.USER] for each in made} == {"admin"}
 
 
-def test_two_teams_share_one_gpu_and_what_was_lent_comes_back(control_plane: Cluster, namespace: str) -> None:
-    guarantee = {"milli": 500, "memory": "8Gi"}
-    teams = [gpu_queue("team-x", guarantee=guarantee), gpu_queue("team-y", guarantee=guarantee)]
+@pytest.fixture
+def two_teams(control_plane: Cluster) -> Iterator[None]:
+    """The example, and its two namespaces."""
+    control_plane.kubectl("apply", "-f", str(TWO_TEAMS))
+    for team in ("team-a", "team-b"):
+        control_plane.kubectl("wait", "--for=condition=Ready", "--timeout=60s", f"gpuqueue/{team}")
+    yield
+    for team in ("team-a", "team-b"):
+        control_plane.kubectl("delete", "pod", "--all", "-n", team, "--grace-period=0", "--force")
+    control_plane.kubectl("delete", "-f", str(TWO_TEAMS), "--timeout=90s")
+
+
+@pytest.mark.usefixtures("two_teams")
+def test_the_example_of_two_teams_shares_one_gpu_and_what_was_lent_comes_back(
+    control_plane: Cluster, namespace: str
+) -> None:
+    def held(team: str) -> set[str]:
+        return set(grants(control_plane, team))
+
     # The other GPU of the node is taken, so that there is one for both.
     apply(control_plane, namespace, half("whole", 1000))
-    until("the whole GPU", lambda: set(grants(control_plane, namespace)) == {"whole"}, DEADLINE_S)
-    with existing(control_plane, *teams):
-        for name in ("old", "young", "third"):
-            apply(control_plane, namespace, half(name, queue="team-x"))
-        until("team-x", lambda: set(grants(control_plane, namespace)) == {"whole", "old", "young"}, DEADLINE_S)
-        apply(control_plane, namespace, half("owner", queue="team-y"))
-        until("team-y", lambda: set(grants(control_plane, namespace)) == {"whole", "old", "owner"}, DEADLINE_S)
-        message = until("the event", lambda: event(control_plane, namespace, "young", "Preempted"), DEADLINE_S)
-        assert "queue team-y takes back for pod" in message
-        assert gates(pod(control_plane, namespace, "third")) == [names.QUEUE]
+    until("the whole GPU", lambda: held(namespace) == {"whole"}, DEADLINE_S)
+    for name in ("old", "young", "third"):
+        apply(control_plane, "team-a", half(name))
+    until("team-a", lambda: held("team-a") == {"old", "young"}, DEADLINE_S)
+    apply(control_plane, "team-b", half("owner"))
+    until("team-b", lambda: (held("team-a"), held("team-b")) == ({"old"}, {"owner"}), DEADLINE_S)
+    message = until("the event", lambda: event(control_plane, "team-a", "young", "Preempted"), DEADLINE_S)
+    assert "queue team-b takes back for pod" in message
+    assert gates(pod(control_plane, "team-a", "third")) == [names.QUEUE]
 
 
 def event(cluster: Cluster, namespace: str, name: str, reason: str) -> str | None:
@@ -205,29 +227,42 @@ def event(cluster: Cluster, namespace: str, name: str, reason: str) -> str | Non
     return notes[-1] if notes else None
 
 
-def test_a_higher_priority_wins_a_gpu_and_a_disruption_budget_is_honored(
-    control_plane: Cluster, namespace: str
+def test_a_higher_priority_wins_a_gpu_and_budgets_and_preemption_policy_are_honored(
+    control_plane: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     important = f"{namespace}-important"
     kinds = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": important}}
-    apply(control_plane, namespace, {**kinds, "value": 1000})
-    # Each GPU has 400 free: the node's totals have room for 500, and no GPU has.
+    polite = {**kinds, "metadata": {"name": f"{namespace}-polite"}, "value": 1000, "preemptionPolicy": "Never"}
+    apply(control_plane, namespace, {**kinds, "value": 1000}, polite)
+    # Each GPU has 400 free: the node's totals have room for 500, and no GPU has. Else the youngest leaves.
     guarded = half("guarded", 600)
     guarded["metadata"]["labels"] = {"app": "guarded"}
-    apply(control_plane, namespace, guarded, half("victim", 600))
+    apply(control_plane, namespace, half("victim", 600))
+    until("the first", lambda: set(grants(control_plane, namespace)) == {"victim"}, DEADLINE_S)
+    apply(control_plane, namespace, guarded)
     until("both", lambda: set(grants(control_plane, namespace)) == {"guarded", "victim"}, DEADLINE_S)
     budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
     policy = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}, "spec": budget}
     apply(control_plane, namespace, policy)
+    waiting = half("polite", 500)
+    waiting["spec"]["priorityClassName"] = f"{namespace}-polite"
+    apply(control_plane, namespace, waiting)
+    until("the event", lambda: event(control_plane, namespace, "polite", "GPUUnavailable"), DEADLINE_S)
     high = half("high", 500)
     high["spec"]["priorityClassName"] = important
+    file = tmp_path / "high.json"
+    file.write_text(json.dumps(high))
+    said = milligpu(control_plane, "explain", "-f", str(file), "-n", namespace)
+    assert f"{namespace}/high: 0/" in said
+    assert "; makes room on guarded-0: evicts pod " in said
+    assert "high" not in {each["metadata"]["name"] for each in all_pods(control_plane, namespace)}
     apply(control_plane, namespace, high)
     found = until("high", lambda: grants(control_plane, namespace).get("high"), DEADLINE_S)
     assert found.node == "guarded-0"
     assert set(grants(control_plane, namespace)) == {"guarded", "high"}
     message = until("the event", lambda: event(control_plane, namespace, "victim", "Preempted"), DEADLINE_S)
     assert "has priority 1000, and this one 0" in message
-    control_plane.kubectl("delete", "priorityclass", important)
+    control_plane.kubectl("delete", "priorityclass", important, f"{namespace}-polite")
 
 
 def member(name: str, size: int, group: str = "job") -> dict[str, Any]:
@@ -271,3 +306,25 @@ def test_of_two_groups_that_each_need_all_gpus_one_runs_and_none_holds_half(
     control_plane.kubectl("delete", "pod", "-n", namespace, *sorted(first), "--grace-period=0", "--force")
     other = {"red": "blue", "blue": "red"}[winner]
     until("the other", lambda: set(grants(control_plane, namespace)) == {f"{other}-0", f"{other}-1"}, DEADLINE_S)
+
+
+def test_a_group_of_higher_priority_takes_both_gpus_or_none(control_plane: Cluster, namespace: str) -> None:
+    important = f"{namespace}-important"
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": important}}
+    apply(control_plane, namespace, {**kind, "value": 1000})
+    apply(control_plane, namespace, half("low", 600), half("other", 600))
+    until("both", lambda: set(grants(control_plane, namespace)) == {"low", "other"}, DEADLINE_S)
+    pods = [member(name, 2) for name in ("one", "two")]
+    for each in pods:
+        each["spec"]["priorityClassName"] = important
+    apply(control_plane, namespace, pods[0])
+    until("the reason", lambda: queued(control_plane, namespace, "one"), DEADLINE_S)
+    assert set(grants(control_plane, namespace)) == {"low", "other"}, "for half a group nobody is evicted"
+    apply(control_plane, namespace, pods[1])
+    until("the group", lambda: set(grants(control_plane, namespace)) == {"one", "two"}, DEADLINE_S)
+    for name in ("low", "other"):
+        message = until(
+            "the event", lambda name=name: event(control_plane, namespace, name, "Preempted"), DEADLINE_S
+        )
+        assert "has priority 1000" in message
+    control_plane.kubectl("delete", "priorityclass", important)

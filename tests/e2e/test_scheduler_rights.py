@@ -167,7 +167,7 @@ def test_a_class_that_got_past_admission_says_what_is_wrong_with_it(guarded: Clu
 
 
 API = "authorization.k8s.io/v1"
-OBJECTS = ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars")
+OBJECTS = ("gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservices")
 SCHEDULER_RIGHTS = {
     ("", "nodes", "get list watch"),
     ("", "pods", "get list watch"),
@@ -181,6 +181,8 @@ SCHEDULER_RIGHTS = {
     ("", "nodes", "patch"),
     *(("milligpu.dev", kind, "get list watch") for kind in (*OBJECTS, "gpuservers")),
     *(("milligpu.dev", f"{kind}/status", "patch") for kind in OBJECTS),
+    *(("apps", f"{kind}/scale", "get patch") for kind in ("deployments", "statefulsets", "replicasets")),
+    ("autoscaling", "horizontalpodautoscalers", "list"),
 }
 LEADERSHIP = {("coordination.k8s.io", "leases", "create"), ("coordination.k8s.io", "leases", "get update")}
 # What every authenticated account has: to ask about itself, and from 1.37 on to read the cluster's CAs.
@@ -212,3 +214,23 @@ def test_the_services_account_can_do_nothing_else(
         for resource in rule["resources"]
     }
     assert found - ANYBODY == rights
+
+
+def test_the_services_account_scales_and_never_to_zero(guarded: Cluster) -> None:
+    name = "scaled-by-the-service"
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "example.com/x"}]}}
+    spec = {"replicas": 1, "paused": True, "selector": {"matchLabels": labels}, "template": template}
+    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+    guarded.kubectl("apply", "-n", "default", "-f", "-", stdin=yaml.safe_dump(made))
+    caller = Caller(guarded, {"Impersonate-User": f"system:serviceaccount:milligpu:{SCHEDULER}"})
+    path = f"/apis/apps/v1/namespaces/default/deployments/{name}"
+    try:
+        more = caller.send("PATCH", f"{path}/scale", {"spec": {"replicas": 2}}, MERGE)
+        assert more.status_code == 200, more.text
+        none = caller.send("PATCH", f"{path}/scale", {"spec": {"replicas": 0}}, MERGE)
+        assert none.status_code == 403
+        assert "may not scale to zero" in none.text
+        assert caller.send("PATCH", path, {"spec": {"replicas": 3}}, MERGE).status_code == 403
+    finally:
+        guarded.kubectl("delete", "deployment", name, "-n", "default")

@@ -18,7 +18,7 @@ NAN = float("nan")
 
 
 def sample(used: float, *, seconds: float = 10.0, owner: str = "") -> HistorySample:
-    return HistorySample(seconds, (used, 0.5, 100.0, 1.0, UNKNOWN, UNKNOWN), {"owner": owner})
+    return HistorySample(seconds, (used, 0.5, 100.0, 1.0, UNKNOWN, UNKNOWN, 2.0), {"owner": owner})
 
 
 @pytest.fixture
@@ -59,9 +59,27 @@ def test_minutes_and_hours_are_averages_weighted_by_time_with_the_peak(store: Hi
 def test_everything_counts_each_second_once(store: HistoryStore) -> None:
     for second in range(0, 3600 * 2 + 600, 10):
         store.add(BEGIN + second, {"gpu/GPU-1": sample(0.5)})
-    (line,) = HistoryReader(store.path).everything(BEGIN)
-    assert line.seconds.sum() == 3600 * 2 + 600
-    assert (line.times[1:] > line.times[:-1]).all()
+    pieces = list(HistoryReader(store.path).pieces(BEGIN))
+    assert sum(line.seconds.sum() for line in pieces) == 3600 * 2 + 600
+    times = np.concatenate([line.times for line in pieces])
+    assert (times[1:] > times[:-1]).all()
+
+
+def test_a_history_of_the_version_before_is_read_and_gets_the_new_columns(store: HistoryStore) -> None:
+    store.add(BEGIN, {"gpu/GPU-1": sample(0.25)})
+    store.close()
+    with sqlite3.connect(store.path) as db:
+        (data,) = db.execute("SELECT data FROM block").fetchone()
+        db.execute("UPDATE block SET data = ?", (data[:-4],))
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    again = HistoryStore(store.path, now=lambda: BEGIN)
+    again.add(BEGIN + 10, {"gpu/GPU-1": sample(0.5)})
+    line = HistoryReader(store.path).line(Level.RAW, BEGIN, "gpu/GPU-1")
+    assert line is not None
+    assert line.values("used").tolist() == [0.25, 0.5]
+    assert np.isnan(line.values("errors")[0])
+    assert line.values("errors")[1] == 2.0
 
 
 def test_old_points_are_forgotten_level_by_level(store: HistoryStore) -> None:
@@ -121,7 +139,7 @@ from milligpu.history.samples import HistorySample
 from milligpu.history.store import HistoryStore
 store = HistoryStore(Path(sys.argv[1]), now=lambda: int(sys.argv[2]))
 for tick in range(10**9):
-    samples = {f"gpu/GPU-{n}": HistorySample(1.0, (0.5,) * 6) for n in range(300)}
+    samples = {f"gpu/GPU-{n}": HistorySample(1.0, (0.5,) * 7) for n in range(300)}
     store.add(int(sys.argv[2]) + tick, samples)
     print(tick, flush=True)
 """

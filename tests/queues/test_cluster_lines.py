@@ -45,10 +45,17 @@ class World:
         queue: str = "a",
         user: str = "",
         gates: tuple[str, ...] = (names.QUEUE,),
+        notes: dict[str, str] | None = None,
+        mib: int | None = None,
+        finished: str = "",
         **spec: Any,
     ) -> None:
-        found = manifest(name, milli, schedulingGates=[{"name": each} for each in gates], **spec)
+        found = manifest(name, milli, notes=notes, schedulingGates=[{"name": each} for each in gates], **spec)
+        if mib is not None:
+            found["spec"]["containers"][0]["resources"]["limits"][names.VGPU_MEMORY] = str(mib)
         found["metadata"] |= {"labels": {names.QUEUE: queue}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        if finished:
+            found["status"]["containerStatuses"] = [{"state": {"terminated": {"finishedAt": finished}}}]
         if user:
             found["metadata"]["annotations"][names.USER] = user
         self.state.put_pod(self._pods.read(msgspec.json.decode(msgspec.json.encode(found), type=KubePod)))

@@ -105,9 +105,13 @@ def test_no_group_is_half_started_whatever_comes_and_ends(pods: Sequence[tuple[i
 class GroupWorld(World):
     """Pods of a group in no queue."""
 
-    def member(self, name: str, milli: int, size: int, gates: tuple[str, ...] = (names.QUEUE,)) -> None:
+    def member(
+        self, name: str, milli: int, size: int, gates: tuple[str, ...] = (names.QUEUE,), ended: str = ""
+    ) -> None:
+        """Add a pod of the group; with the time of its end, one that has succeeded."""
         notes = {names.GROUP: "job", names.GROUP_SIZE: str(size)}
-        self.put(name, milli, queue="", gates=gates, notes=notes)
+        more = {"phase": "Succeeded", "finished": ended} if ended else {}
+        self.put(name, milli, queue="", gates=() if ended else gates, notes=notes, **more)
 
 
 def test_a_group_needs_no_queue_and_reserves_its_places_together() -> None:
@@ -138,3 +142,27 @@ def test_a_pod_that_lost_its_place_rejoins_its_group_also_without_its_gate() -> 
     assert world.state.reservations.reserve(a.spec, ["n0"]) is None  # only together with its group
     assert world.admit() == ["a"]
     assert a.stage is b.stage is PodStage.RESERVED
+
+
+def test_the_last_pod_of_a_group_starts_after_the_others_have_succeeded_and_a_later_run_starts_together() -> None:
+    world = GroupWorld(gpus=2)
+    world.member("a", 1000, 2, ended="2026-01-01T00:01:00Z")
+    world.member("late", 1000, 2)
+    assert world.admit() == ["late"]
+    world.state.drop_pod("uid-late")
+    world.state.drop_pod("uid-a")
+    world.member("a", 1000, 2, ended="2025-12-31T23:00:00Z")
+    world.member("b", 1000, 2)
+    assert world.admit() == []  # the pod that succeeded belongs to an earlier run
+
+
+def test_pods_that_succeeded_are_forgotten_when_they_are_deleted_or_missing_from_a_list() -> None:
+    world = GroupWorld(gpus=2)
+    for gone in ("deleted", "missing"):
+        world.member(gone, 1000, 2, ended="2026-01-01T00:01:00Z")
+    world.member("late", 1000, 2)
+    world.state.drop_pod("uid-deleted")
+    world.state.pods.begin_list()
+    assert world.state.pods.missing_from({"uid-late"}) == ["uid-missing"]
+    world.state.drop_pod("uid-missing")
+    assert world.admit() == []

@@ -31,11 +31,19 @@ class GpuServer:
     """`milligpu server` on a machine with software GPUs."""
 
     def __init__(
-        self, folder: Path, devices: int, *options: str, pool: Path | None = None, host: str = "127.0.0.1"
+        self,
+        folder: Path,
+        devices: int,
+        *options: str,
+        pool: Path | None = None,
+        host: str = "127.0.0.1",
+        speed: str | None = None,
     ) -> None:
+        """`speed`: the GPUs take modeled time."""
         self.options = options
         self.machine = Machine(folder)
-        self.machine.run("softgpu", "up", "--devices", str(devices), "--memory", "8Gi")
+        pace = () if speed is None else ("--speed", speed)
+        self.machine.run("softgpu", "up", "--devices", str(devices), "--memory", "8Gi", *pace)
         self.folder = folder
         self.host = host
         self.port = free_port(host)
@@ -143,8 +151,8 @@ class GpuServer:
         assert process.returncode == 0, errors[-2000:]
         return output
 
-    def results(self, name: Path, *share: str) -> dict[str, Any]:
-        return json.loads(self.program(name, *share).splitlines()[-1])
+    def results(self, name: Path, *share: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+        return json.loads(self.program(name, *share, env=env).splitlines()[-1])
 
     def processes(self, *words: str) -> list[int]:
         """Processes of this server's sessions with these words on their command lines."""

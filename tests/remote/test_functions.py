@@ -88,6 +88,21 @@ def test_how_a_parameter_travels_follows_from_its_declaration() -> None:
     assert ways("FLAT *info", versioned) == [Travel.IN_AND_OUT]
 
 
+def test_an_array_that_is_written_has_room_for_what_another_parameter_counts() -> None:
+    arrays = {"cuNewThing.streams": "count", "cuNewThing.texts": "size"}
+    found = plan(function("CUstream *streams, size_t *count"), HeaderTypes(TEXT, frozenset()), Hints(arrays=arrays))
+    assert not isinstance(found, CannotTravel)
+    assert [(row.travel, row.by_pointer) for row in found] == [
+        (Travel.HANDLE_ARRAY, True),
+        (Travel.IN_AND_OUT, False),  # the caller says the room, and learns how many there are
+    ]
+    found = plan(function("char *texts, int size"), HeaderTypes(TEXT, frozenset()), Hints(arrays=arrays))
+    assert not isinstance(found, CannotTravel)
+    assert [(row.travel, row.by_pointer) for row in found] == [(Travel.ARRAY, False), (Travel.VALUE, False)]
+    deep = Hints(arrays={"cuNewThing.deep": "size"})
+    assert isinstance(plan(function("DEEP *deep, int size"), HeaderTypes(TEXT, frozenset()), deep), CannotTravel)
+
+
 @pytest.mark.parametrize(
     "parameters", ["void *data", "CUhostFn fn", "DEEP *deep", "DEEP by_value", "void **pointers", "char *text"]
 )

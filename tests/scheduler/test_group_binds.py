@@ -67,3 +67,11 @@ def test_a_pod_that_was_created_again_is_bound_next_to_its_group() -> None:
     assert world.admit() == ["b"]
     (grant,) = asyncio.run(ask(binds, world.state.pods[specs[1].pod.uid].spec))
     assert isinstance(grant, Grant)
+
+
+def test_the_last_pod_of_a_group_is_bound_although_the_others_have_succeeded() -> None:
+    world, specs = admitted(2)
+    binds = GroupBinds(world.state)
+    world.member("a", 1000, 2, ended="2026-01-01T00:01:00Z")
+    (grant,) = asyncio.run(ask(binds, specs[1]))
+    assert isinstance(grant, Grant)

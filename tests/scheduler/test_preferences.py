@@ -9,6 +9,7 @@ from milligpu.cluster.image_table import COUNTS_FROM
 from milligpu.cluster.pod_entry import PodStage
 from milligpu.cluster.preferences import Preferences, read_preferences
 from milligpu.cluster.read import NodeReader
+from milligpu.model import names
 from milligpu.model.errors import BadFormat, NoCapacity
 from milligpu.wire.kubernetes import NodeImage
 from tests.cluster.objects import node, pod
@@ -86,6 +87,34 @@ def test_the_bind_takes_the_place_on_the_chosen_node_or_fails() -> None:
     with pytest.raises(NoCapacity):
         world.state.binds.begin(specs[1], "n1")
     assert world.state.binds.begin(specs[1], "n0") is not None
+
+
+def queued(name: str, milli: int) -> dict[str, Any]:
+    found = choosy(name, milli)
+    found["metadata"]["labels"] = {names.QUEUE: "a"}
+    return found
+
+
+def test_a_pod_of_a_queue_keeps_its_place_while_it_is_compared_with_others() -> None:
+    world = World(nodes=3, cards=1)
+    world.filter(pod("full", 1000), ["n2"])
+    world.see(queued("a", 600))
+    entry = world.state.entry("uid-a")
+    assert entry is not None
+    place = world.state.reservations.find_among(entry.spec, world.state.placer.mask(["n1"]))
+    assert place is not None
+    world.state.reservations.admit(entry, place)
+
+    assert world.filter(queued("a", 600))["NodeNames"] == ["n0", "n1"]
+    assert (entry.stage, entry.node) == (PodStage.RESERVED, "n1")
+    assert points(world, queued("a", 600), ["n0", "n1"]) == {"n0": 0, "n1": 1}
+    with pytest.raises(NoCapacity):
+        world.state.binds.begin(entry.spec, "n2")
+    assert (entry.stage, entry.node) == (PodStage.RESERVED, "n1"), "it is not lost with a bind that fails"
+    granted = world.state.binds.begin(entry.spec, "n0")
+    assert granted is not None
+    assert granted.node == "n0"
+    assert world.filter(pod("b", 600), ["n1"])["NodeNames"] == ["n1"], "its former place is free"
 
 
 def test_the_only_node_that_fits_is_reserved() -> None:

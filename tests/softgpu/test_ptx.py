@@ -74,3 +74,20 @@ def test_a_mutated_module_compiles_or_is_refused() -> None:
     accepted, refused = fuzz(600, seed=5)
     assert accepted > 10
     assert refused > 100
+
+
+def test_of_weak_functions_in_linked_pieces_any_one_is_taken_and_a_strong_one_first() -> None:
+    weak, strong = ".weak .func f() { ret; }\n", ".visible .func f() { trap; ret; }\n"
+    assert parse(HEAD + weak + weak).functions["f"].weak
+    for both in (weak + strong, strong + weak):
+        assert not parse(HEAD + both).functions["f"].weak
+    with pytest.raises(BadPtx, match="f is defined twice"):
+        parse(HEAD + strong + strong)
+
+
+def test_a_result_that_only_the_declaration_has_is_dropped() -> None:
+    declared = ".extern .func (.param .b32 r) f(.param .b64 a);\n"
+    call = ".param .b64 a; .param .b32 r; call.uni (r), f, (a);"
+    module_ir(parse(f"{HEAD}{declared}{kernel(call).removeprefix(HEAD)}\n.func f(.param .b64 a) {{ ret; }}"))
+    with pytest.raises(BadPtx, match="wrong number of arguments"):
+        module_ir(parse(f"{HEAD}{declared}{kernel(call).removeprefix(HEAD)}\n.func f() {{ ret; }}"))

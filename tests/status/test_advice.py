@@ -33,9 +33,9 @@ PICTURE = Picture(1000.0, "c", cluster=True, software=False, gpus=[GPU], shares=
 
 
 def history(key: str, *, seconds: float = 600, **columns: float) -> HistoryLine:
-    fields = ("used", "share", "memory", "limit", "waiting", "throttled")
+    fields = ("used", "share", "memory", "limit", "waiting", "throttled", "refused")
     if key.startswith("gpu/"):
-        fields = ("used", "allocated", "memory", "power", "temperature", "throttled")
+        fields = ("used", "allocated", "memory", "power", "temperature", "throttled", "errors")
     rows = np.full((60, WIDTH), np.nan, np.float32)
     rows[:, 0] = seconds / 60
     for name, value in columns.items():
@@ -81,6 +81,20 @@ def test_a_gpu_that_loses_time_to_reduced_clocks_is_throttled_and_says_why() -> 
     assert found.verdict is Verdict.THROTTLED
     assert found.evidence == "lost 11% of the last 10 min to reduced clocks; most of it so far: power"
     assert needs_attention([found]) == [found]
+
+
+def test_a_program_that_its_memory_limit_refuses_again_and_again_is_a_bad_task() -> None:
+    found = verdict_of_share(used=0.4, refused=0.05)
+    assert found.verdict is Verdict.BAD_TASK
+    assert found.evidence == "its memory limit refused 30 allocations in 10 min: the program asks again and again"
+    assert found.command == "kubectl milligpu resize pod/train -n team -c main -m 15Gi"
+    assert verdict_of_share(used=0.4, refused=0.01).verdict is Verdict.HEALTHY
+
+
+def test_errors_of_the_driver_are_a_bad_task_of_those_who_used_the_gpu() -> None:
+    found = advise(PICTURE, {"gpu/G1": history("gpu/G1", used=0.5, errors=0.005)})[0]
+    assert found.verdict is Verdict.BAD_TASK
+    assert found.evidence == "the driver reported 3 errors (XID) in 10 min while it was used by team/train"
 
 
 def test_without_enough_measurements_there_is_no_verdict() -> None:

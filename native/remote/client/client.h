@@ -44,7 +44,8 @@ void slab_give(const struct range *range, CUstream stream);
 void slabs_forget(CUcontext context);
 
 /* capture.c */
-bool is_capturing(void);
+bool is_capturing(void); /* anything */
+CUresult stream_is_captured(CUstream stream, bool *captured);
 
 /* host.c */
 CUresult host_note(uint64_t word); /* a kernel gets this; it may be memory of this process */
@@ -54,6 +55,9 @@ CUresult host_free(uintptr_t base);
 /* copies.c */
 CUresult copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstream stream);
 CUresult copy_from_device(void *to, CUdeviceptr from, size_t size, CUstream stream, bool later);
+
+/* boxes.c */
+CUresult copy_captured(uint64_t to, uint64_t from, size_t size, CUstream stream); /* one end is host memory */
 
 /* functions.c: what is known of each kernel */
 struct layout {

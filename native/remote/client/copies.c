@@ -1,25 +1,16 @@
 /* Copies between this process and a device. Data to the device are taken before the call returns. */
 #include "client.h"
 
-/* A captured copy would be repeated with data that are no longer here. */
-static CUresult refuse_captured(CUstream stream)
-{
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult status = is_capturing() ? cuStreamIsCapturing(stream, &capture) : CUDA_SUCCESS;
-    if (status)
-        return status;
-    return capture == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-}
-
 CUresult copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstream stream)
 {
     struct message m;
     const char *at = from;
     if (size && !from)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult captured = refuse_captured(stream);
-    if (captured)
-        return captured;
+    bool captured;
+    CUresult found = stream_is_captured(stream, &captured);
+    if (found || captured)
+        return found ? found : copy_captured(to, (uintptr_t)from, size, stream);
     for (size_t part; size; size -= part, to += part, at += part) {
         part = size < WIRE_PIECE ? size : WIRE_PIECE;
         int status = message_begin(&m, OP_copy_in);
@@ -45,9 +36,10 @@ CUresult copy_from_device(void *to, CUdeviceptr from, size_t size, CUstream stre
         return CUDA_ERROR_INVALID_VALUE;
     if (!later && foreseen_copy(to, from, size))
         return CUDA_SUCCESS;
-    CUresult captured = refuse_captured(stream);
-    if (captured)
-        return captured;
+    bool captured;
+    CUresult found = stream_is_captured(stream, &captured);
+    if (found || captured)
+        return found ? found : copy_captured((uintptr_t)to, from, size, stream);
     int status = message_begin(&m, later ? OP_copy_out_later : OP_copy_out);
     if (status)
         return (CUresult)status;

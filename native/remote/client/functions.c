@@ -211,3 +211,32 @@ API cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
     *kernel = (CUkernel)(uintptr_t)number;
     return CUDA_SUCCESS;
 }
+
+/* The program's function that says how much shared memory a block needs cannot be asked from the worker. */
+API cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction function, CUoccupancyB2DSize of_block,
+                                              size_t shared, int most, unsigned int flags)
+{
+    struct message m;
+    if (!grid || !block)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (of_block)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    int status = message_begin(&m, OP_occupancy);
+    if (status)
+        return (CUresult)status;
+    put_u64(&m, handle_number(function));
+    put_u64(&m, shared);
+    put_u64(&m, (uint64_t)most);
+    put_u64(&m, flags);
+    if ((status = message_call(&m)))
+        return (CUresult)status;
+    *grid = (int)get_u64(&m);
+    *block = (int)get_u64(&m);
+    return CUDA_SUCCESS;
+}
+
+API cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function, CUoccupancyB2DSize of_block,
+                                     size_t shared, int most)
+{
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, function, of_block, shared, most, 0);
+}

@@ -72,9 +72,12 @@ static int say_hello(enum wire_api api, unsigned release, const unsigned char *k
     if (!facts || size < sizeof *facts)
         return link_status_lost;
     memcpy(facts, m.lane->reply + m.lane->reply_at, size);
-    if (facts->devices > FACT_DEVICES || facts->device_size != sizeof(struct wire_device)
-        || size < sizeof *facts + facts->devices * sizeof(struct wire_device))
+    uint64_t each = facts->device_size; /* a newer worker may say more of each device */
+    if (facts->devices > FACT_DEVICES || each < sizeof(struct wire_device)
+        || each * facts->devices > size - sizeof *facts)
         return link_lose("its description of the GPUs is not valid");
+    for (uint32_t i = 0; i < facts->devices; i++)
+        memmove(&facts->device[i], (char *)facts->device + i * each, sizeof(struct wire_device));
     *welcome = facts;
     return 0;
 }

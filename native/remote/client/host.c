@@ -1,9 +1,9 @@
 /* Host memory: it is this process's own, and page-locked means nothing over a network. Kernels may use it, though.
  *
- * When a kernel's parameters contain an address of memory that was allocated here, the worker maps memory at the same
- * address. From then on what this process changed goes there before each launch and each wait, and what kernels changed
- * comes back before the answer to whatever waits. Both sides keep a shadow of what the other has, and send only the
- * lines that differ. Pointers to host memory inside device memory are not seen. */
+ * When a kernel's parameters contain an address of memory that was allocated or registered here, the worker maps memory
+ * at the same address. From then on what this process changed goes there before each launch and each wait, and what
+ * kernels changed comes back before the answer to whatever waits. Both sides keep a shadow of what the other has, and
+ * send only the lines that differ. Pointers to host memory inside device memory are not seen. */
 #define _GNU_SOURCE
 #include "client.h"
 #include <pthread.h>
@@ -20,6 +20,7 @@ struct mirror {
     struct landing *landing;
 };
 static struct mirror *mirrors;
+static int registered; /* pieces of the program's own memory */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t pages(size_t size)
@@ -41,18 +42,11 @@ static CUresult send_lines(struct mirror *mirror, size_t from, size_t size)
 
 static CUresult send_changes(struct mirror *mirror)
 {
-    for (size_t at = 0; at < mirror->size;) {
-        size_t start = at;
-        while (at < mirror->size && at - start < WIRE_PIECE / 2
-               && memcmp(mirror->base + at, mirror->shadow + at, HOST_LINE))
-            at += HOST_LINE;
-        CUresult status = at > start ? send_lines(mirror, start, at - start) : CUDA_SUCCESS;
-        if (status)
-            return status;
-        if (at == start)
-            at += HOST_LINE;
-    }
-    return CUDA_SUCCESS;
+    CUresult status = CUDA_SUCCESS;
+    for (size_t at = 0, size; !status && (size = next_change(mirror->base, mirror->shadow, mirror->size, &at));
+         at += size)
+        status = send_lines(mirror, at, size);
+    return status;
 }
 
 CUresult host_send(void)
@@ -76,7 +70,7 @@ static CUresult mirror_begin(const struct range *range)
     struct mirror *mirror = calloc(1, sizeof *mirror);
     if (!mirror)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *mirror = (struct mirror){.base = (char *)range->base, .size = pages(range->size)};
+    *mirror = (struct mirror){.base = (char *)range->base, .size = range->size};
     mirror->shadow = calloc(1, mirror->size);
     mirror->landing = mirror->shadow ? landing_begin(mirror->base, mirror->size, false, mirror->shadow) : NULL;
     int status = mirror->landing ? message_begin(&m, OP_host_map) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -102,7 +96,9 @@ CUresult host_note(uint64_t word)
 {
     struct range range;
     CUresult status = CUDA_SUCCESS;
-    if (word - HOST_BASE >= HOST_SPAN || !range_find(word, &range) || !range.host || range.registered)
+    if (word - HOST_BASE >= HOST_SPAN && !__atomic_load_n(&registered, __ATOMIC_RELAXED))
+        return CUDA_SUCCESS; /* most words are no addresses of the host */
+    if (!range_find(word, &range) || !range.host)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     struct mirror *mirror = mirrors;
@@ -213,7 +209,10 @@ API cuMemHostRegister_v2(void *pointer, size_t size, unsigned int flags)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!pointer || !size)
         return CUDA_ERROR_INVALID_VALUE;
-    return range_add(&range) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (!range_add(&range))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    __atomic_fetch_add(&registered, 1, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
 }
 
 API cuMemHostUnregister(void *pointer)
@@ -224,6 +223,8 @@ API cuMemHostUnregister(void *pointer)
     if (!range_find((uintptr_t)pointer, &range) || range.base != (uintptr_t)pointer || !range.registered)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     range_remove((uintptr_t)pointer, &range);
+    __atomic_fetch_sub(&registered, 1, __ATOMIC_RELAXED);
+    mirror_end((uintptr_t)pointer);
     return CUDA_SUCCESS;
 }
 
@@ -238,7 +239,6 @@ API cuMemHostGetFlags(unsigned int *flags, void *pointer)
     return CUDA_SUCCESS;
 }
 
-/* Memory that the program registered has any address, which may be taken in the worker. */
 API cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *pointer, unsigned int flags)
 {
     struct range range;
@@ -246,8 +246,6 @@ API cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *pointer, unsigned in
         return CUDA_ERROR_NOT_INITIALIZED;
     if (flags || !device || !range_find((uintptr_t)pointer, &range) || !range.host)
         return CUDA_ERROR_INVALID_VALUE;
-    if (range.registered)
-        return CUDA_ERROR_NOT_SUPPORTED;
     *device = (CUdeviceptr)(uintptr_t)pointer;
     return CUDA_SUCCESS;
 }

@@ -208,6 +208,14 @@ void get_handle(struct message *m, void **to)
         *to = (void *)(uintptr_t)number;
 }
 
+void get_handles(struct message *m, void **to, size_t room)
+{
+    uint64_t count = get_u64(m);
+    for (uint64_t i = 0, number; i < count && get(m, &number, sizeof number); i++)
+        if (to && i < room)
+            to[i] = (void *)(uintptr_t)number;
+}
+
 const void *get_inside(struct message *m, size_t *size)
 {
     struct lane *lane = m->lane;

@@ -259,3 +259,18 @@ API cuGraphInstantiate_v2(CUgraphExec *instance, CUgraph graph, CUgraphNode *wro
         *log = 0;
     return cuGraphInstantiateWithFlags(instance, graph, 0);
 }
+
+API cuGraphInstantiateWithParams(CUgraphExec *instance, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+    if (!parameters)
+        return CUDA_ERROR_INVALID_VALUE;
+    const cuuint64_t upload = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    parameters->hErrNode_out = NULL;
+    parameters->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    CUresult status = cuGraphInstantiateWithFlags(instance, graph, parameters->flags & ~upload);
+    if (!status && parameters->flags & upload)
+        status = cuGraphUpload(*instance, parameters->hUploadStream);
+    if (status)
+        parameters->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+    return status;
+}

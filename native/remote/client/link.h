@@ -63,6 +63,7 @@ uint64_t handle_new(void);
 bool get(struct message *m, void *to, size_t size);
 uint64_t get_u64(struct message *m);
 void get_handle(struct message *m, void **to);
+void get_handles(struct message *m, void **to, size_t room);
 void get_block(struct message *m, void *to, size_t room);
 const void *get_inside(struct message *m, size_t *size);
 

@@ -184,13 +184,41 @@ static void launch_something(void)
     cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
+static void copy_something(CUdeviceptr at)
+{
+    CUDA_MEMCPY2D copy = {
+        .WidthInBytes = random_below(80), .Height = random_below(40), .srcPitch = 64, .dstPitch = 100};
+    bool is_in = random_below(2);
+    copy.srcMemoryType = is_in ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    copy.dstMemoryType = is_in ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    copy.srcHost = copy.dstHost = buffer;
+    copy.srcDevice = copy.dstDevice = at;
+    cuMemcpy2D_v2(&copy);
+}
+
+/* What a hostile server says of a capture is looked at. */
+static void look_at_a_capture(void)
+{
+    CUstreamCaptureStatus status;
+    CUgraph graph;
+    const CUgraphNode *nodes = NULL;
+    const CUgraphEdgeData *edges = NULL;
+    size_t count = 0;
+    cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    if (!cuStreamGetCaptureInfo_v3(stream, &status, NULL, &graph, &nodes, &edges, &count))
+        for (size_t i = 0; i < count; i++)
+            buffer[i % BUFFER] = (char)((uintptr_t)nodes[i] ^ edges[i].type);
+    cuStreamEndCapture(stream, &graph);
+}
+
 static void call_something(void)
 {
+    CUgraphNode nodes[MANY];
     size_t size = random_below(BUFFER), other = 0;
     int value = 0;
     void *pointer = NULL;
     unsigned at = (unsigned)random_below(MANY);
-    switch (random_below(28)) {
+    switch (random_below(31)) {
     case 0: cuModuleLoadData(&module, image); break;
     case 1: cuModuleGetFunction(&function, module, "f"); break;
     case 2: cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, function); break;
@@ -218,6 +246,12 @@ static void call_something(void)
     case 24: cuModuleUnload(module); break;
     case 25: cuDeviceGetName(buffer, (int)size, 0); break;
     case 26: cuMemHostAlloc(&pointer, 4096, 0); break;
+    case 27: copy_something(memory[at]); break;
+    case 28: look_at_a_capture(); break;
+    case 29:
+        size = random_below(MANY + 1);
+        cuGraphGetNodes((CUgraph)event, nodes, &size);
+        break;
     default: cuStreamGetFlags(stream, &at);
     }
 }

@@ -17,7 +17,8 @@ _HANDLES = re.compile(
 )
 # In fuzz/worker.c: what the worker reads or writes through them has to be real.
 _BY_HAND = re.compile(
-    r"cuMemHostAlloc|cuMemcpy(DtoH|HtoD)(Async)?_v2|cuPointerGetAttribute|cuLinkComplete|cuMemHostRegister_v2"
+    r"cuMemHostAlloc|cuMemcpy(DtoH|HtoD)(Async)?_v2|cuMemcpy3DAsync_v2|cuPointerGetAttribute|cuLinkComplete"
+    r"|cuMemHostRegister_v2|cuGraphGetNodes|cuGraphAddMemcpyNode"
 )
 
 

@@ -174,6 +174,51 @@ static CUresult link_complete(CUlinkState state, void **image, size_t *size)
     return driver_status();
 }
 
+/* All that the box has on this side is read, or written. */
+static CUresult copy_box(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    const char *from = (const char *)copy->srcHost + copy->srcXInBytes;
+    char *to = (char *)copy->dstHost + copy->dstXInBytes;
+    driver_check(stream, __func__);
+    if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY)
+        driver_check(copy->srcArray, __func__);
+    if (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+        driver_check(copy->dstArray, __func__);
+    if (copy->WidthInBytes * copy->Height > MEMORY_MAX || copy->WidthInBytes * copy->Height * copy->Depth > MEMORY_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t z = 0; z < copy->Depth; z++)
+        for (size_t y = 0; y < copy->Height; y++) {
+            if (copy->srcMemoryType == CU_MEMORYTYPE_HOST)
+                look_at(from + ((copy->srcZ + z) * copy->srcHeight + copy->srcY + y) * copy->srcPitch,
+                        copy->WidthInBytes);
+            if (copy->dstMemoryType == CU_MEMORYTYPE_HOST)
+                memset(to + ((copy->dstZ + z) * copy->dstHeight + copy->dstY + y) * copy->dstPitch, 7,
+                       copy->WidthInBytes);
+        }
+    return driver_status();
+}
+
+static CUresult add_copy(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                         const CUDA_MEMCPY3D *copy, CUcontext context)
+{
+    driver_check(graph, __func__);
+    driver_check(context, __func__);
+    for (size_t i = 0; i < count; i++)
+        driver_check(dependencies[i], __func__);
+    *node = driver_handle();
+    return copy_box(copy, NULL);
+}
+
+static CUresult graph_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    driver_check(graph, __func__);
+    if (!count)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; nodes && i < *count; i++)
+        nodes[i] = driver_handle();
+    return driver_status();
+}
+
 static CUresult host_register(void *memory, size_t size, unsigned flags)
 {
     (void)flags;
@@ -190,6 +235,9 @@ void driver_start_by_hand(void)
     real_cuda.cuMemcpyDtoHAsync_v2 = from_device_later;
     real_cuda.cuMemcpyHtoD_v2 = to_device;
     real_cuda.cuMemcpyHtoDAsync_v2 = to_device_later;
+    real_cuda.cuMemcpy3DAsync_v2 = copy_box;
+    real_cuda.cuGraphAddMemcpyNode = add_copy;
+    real_cuda.cuGraphGetNodes = graph_nodes;
     real_cuda.cuPointerGetAttribute = pointer_attribute;
     real_cuda.cuLinkComplete = link_complete;
     real_cuda.cuMemHostRegister_v2 = host_register;

@@ -83,19 +83,23 @@ void do_copy_in(struct request *r)
     static char nowhere[WIRE_PIECE];
     uint64_t to = take_u64(r), size = take_u64(r);
     CUstream stream = take_stream(r);
-    struct slot *slot = NULL;
     if (size > WIRE_PIECE || padded(size) != r->head.length - 3 * sizeof(uint64_t))
         end("a copy that is not what its frame says");
-    if (!r->status)
-        r->status = slot_for(padded(size), stream, r->lane->context, &slot);
-    if (r->status) {
-        in_read(nowhere, padded(size));
-        return;
-    }
-    char *data = slot->data + slot->used;
-    in_read(data, padded(size));
-    r->status = (int)real_cuda.cuMemcpyHtoDAsync_v2(to, data, size, stream);
+    char *data = r->status ? NULL : copies_room(r, size, stream);
+    in_read(data ? data : nowhere, padded(size));
+    if (data)
+        r->status = (int)real_cuda.cuMemcpyHtoDAsync_v2(to, data, size, stream);
+}
+
+char *copies_room(struct request *r, size_t size, CUstream stream)
+{
+    struct slot *slot = NULL;
+    r->status = slot_for(padded(size), stream, r->lane->context, &slot);
+    if (r->status)
+        return NULL;
+    char *room = slot->data + slot->used;
     slot->used += padded(size);
+    return room;
 }
 
 static void copy_small(struct request *r, uint64_t cookie, CUdeviceptr from, size_t size, CUstream stream)

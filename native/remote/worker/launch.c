@@ -133,3 +133,16 @@ void do_pool_attribute(struct request *r)
                           : real_cuda.cuMemPoolGetAttribute(pool, (CUmemPool_attribute)attribute, &value));
     answer_u64(r, value);
 }
+
+void do_occupancy(struct request *r)
+{
+    int grid = 0, block = 0;
+    CUfunction function = take_handle(r);
+    uint64_t shared = take_u64(r), most = take_u64(r), flags = take_u64(r);
+    if (r->status)
+        return;
+    r->status = (int)real_cuda.cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, function, NULL, shared,
+                                                                         (int)most, (unsigned)flags);
+    answer_u64(r, (uint32_t)grid);
+    answer_u64(r, (uint32_t)block);
+}

@@ -49,6 +49,14 @@ static const struct operation by_hand[] = {
     [OP_host_map] = {do_host_map, 0},
     [OP_host_in] = {do_host_in, 0},
     [OP_host_end] = {do_host_end, 0},
+    [OP_box] = {do_box, 0},
+    [OP_box_in] = {do_box_in, 0},
+    [OP_box_out] = {do_box_out, 1},
+    [OP_box_node] = {do_box_node, 0},
+    [OP_box_node_set] = {do_box_node, 0},
+    [OP_box_node_change] = {do_box_node, 0},
+    [OP_occupancy] = {do_occupancy, 0},
+    [OP_capture_info] = {do_capture_info, 0},
 };
 
 static const struct operation *operation_of(unsigned op)

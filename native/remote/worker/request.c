@@ -56,6 +56,17 @@ void *take_copy(struct request *r, size_t size)
     return copy;
 }
 
+void take_values(struct request *r, void *to, size_t size)
+{
+    size_t got;
+    const void *inside = take_block(r, &got);
+    if (!to)
+        return;
+    require(r, inside && got == size);
+    if (!r->status)
+        memcpy(to, inside, size);
+}
+
 const char *take_string(struct request *r)
 {
     size_t size;
@@ -110,4 +121,11 @@ void answer_block(struct request *r, const void *from, size_t size)
 {
     answer_u64(r, from ? size : 0);
     answer_put(r, from, size);
+}
+
+void answer_handles(struct request *r, void *const *handles, size_t count)
+{
+    answer_u64(r, handles ? count : 0);
+    for (size_t i = 0; handles && i < count; i++)
+        answer_u64(r, handles[i] ? handle_find(handles[i]) : 0);
 }

@@ -44,13 +44,15 @@ void require(struct request *r, bool holds);
 void take(struct request *r, void *to, size_t size);
 uint64_t take_u64(struct request *r);
 void *take_block(struct request *r, size_t *size);
-void *take_copy(struct request *r, size_t size); /* to be changed; NULL if there was none */
+void *take_copy(struct request *r, size_t size);            /* to be changed; NULL if there was none */
+void take_values(struct request *r, void *to, size_t size); /* a block of just that size, unless there is no `to` */
 const char *take_string(struct request *r);
 void *request_room(struct request *r, uint64_t count, size_t each);
 void request_free_rooms(struct request *r);
 void answer_put(struct request *r, const void *from, size_t size);
 void answer_u64(struct request *r, uint64_t value);
 void answer_block(struct request *r, const void *from, size_t size);
+void answer_handles(struct request *r, void *const *handles, size_t count);
 
 /* handles.c */
 void handle_set(uint64_t number, void *real);
@@ -76,12 +78,23 @@ void do_copy_in(struct request *r);
 void do_copy_out(struct request *r);
 void do_copy_out_later(struct request *r);
 void copies_deliver(void);
+char *copies_room(struct request *r, size_t size, CUstream stream); /* page-locked, until the stream has read it */
 
 /* host.c */
 void do_host_map(struct request *r);
 void do_host_in(struct request *r);
 void do_host_end(struct request *r);
 void host_return(void);
+bool host_has(uint64_t address, uint64_t size); /* it is all the client's, at its own address */
+
+/* boxes.c */
+void do_box(struct request *r);
+void do_box_in(struct request *r);
+void do_box_out(struct request *r);
+void do_box_node(struct request *r);
+
+/* capture.c */
+void do_capture_info(struct request *r);
 
 /* modules.c */
 extern const char *module_cache; /* a directory, or NULL */
@@ -98,6 +111,7 @@ void do_synchronize(struct request *r);
 void do_fence(struct request *r);
 void do_pointer_attribute(struct request *r);
 void do_pool_attribute(struct request *r);
+void do_occupancy(struct request *r);
 
 /* welcome.c */
 void drivers_begin(void);

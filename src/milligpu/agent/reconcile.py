@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from milligpu.agent.allocations import AllocationStore
-from milligpu.agent.attach_plan import AttachInput, AttachPlan, NodePod, plan_attachments
+from milligpu.agent.attach_plan import AttachInput, AttachPlan, plan_attachments
 from milligpu.agent.attachment import Allocation, Attachment
 from milligpu.agent.attachments import AttachmentStore
 from milligpu.agent.device_owners import owners_from_checkpoint, owners_from_pod_resources
@@ -95,7 +95,7 @@ class Reconciler:
     async def _once(self) -> float:
         """Reconcile once; return the seconds until the next time."""
         await self._find_holders()
-        unknown = self._uids() - self._pods.watched.keys()
+        unknown = self.holders() - self._pods.watched.keys()
         certain = await self._pods.look(unknown)
         used = await self._gpus.memory_by_pod(self._attachments.held.values())
         problem = await self._driver_problem()
@@ -123,7 +123,7 @@ class Reconciler:
         self, unknown: set[str], certain: bool, used: Mapping[tuple[str, str], Mib], problem: str
     ) -> AttachInput:
         pods = self._pods.known
-        doubtful = {uid for uid in self._uids() if uid not in pods or pods[uid].finished}
+        doubtful = {uid for uid in self.holders() if uid not in pods or pods[uid].finished}
         running = pods_running() & doubtful if doubtful else frozenset[str]()
         return AttachInput(
             allocations=self._allocations.entries,
@@ -137,11 +137,6 @@ class Reconciler:
             driver_problem=problem,
         )
 
-    def suspects(self) -> dict[str, NodePod]:
-        """Pods that hold a share here, and that the kubelet may never start."""
-        pods = self._pods.watched
-        return {uid: pods[uid] for uid in self._uids() if uid in pods and pods[uid].may_strand}
-
     async def kubelet_answers(self) -> bool:
         try:
             await self._resources.held()
@@ -149,7 +144,8 @@ class Reconciler:
             return False
         return True
 
-    def _uids(self) -> set[str]:
+    def holders(self) -> set[str]:
+        """The UIDs of the pods that have a share here."""
         return {holder.uid for holder in self._holders.values()}
 
     async def _find_holders(self) -> None:

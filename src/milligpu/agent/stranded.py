@@ -43,20 +43,23 @@ class StrandedPods:
         events: EventRecorder,
         *,
         runtime: Path,
-        suspects: Callable[[], Mapping[str, NodePod]],
+        pods: Callable[[], Mapping[str, NodePod]],
+        holders: Callable[[], Collection[str]],
         running: Callable[[], Collection[str]],
         kubelet_answers: Callable[[], Awaitable[bool]],
         now: Callable[[], float],
     ) -> None:
-        """`suspects` are pods that hold a share and may be stranded; `running` those that have processes."""
+        """`pods` are the node's, by UID; `holders` have a share here, and `running` processes."""
         self._api = api
         self._events = events
         self._runtime = runtime
-        self._suspects = suspects
+        self._pods = pods
+        self._holders = holders
         self._running = running
         self._kubelet_answers = kubelet_answers
         self._now = now
         self._since: dict[str, float] = {}
+        self._marked: set[str] = set()
 
     async def run(self) -> None:
         """Look again and again, until cancelled; without a suspect that costs nothing."""
@@ -66,7 +69,12 @@ class StrandedPods:
 
     async def look(self) -> None:
         """Look once."""
-        suspects = dict(self._suspects())
+        pods = self._pods()
+        # A report that the kubelet had begun before can make a marked pod Pending again.
+        self._marked &= pods.keys()
+        suspects = {
+            uid: pods[uid] for uid in self._marked.union(self._holders()) if uid in pods and pods[uid].may_strand
+        }
         if suspects and not await self._kubelet_answers():
             suspects.clear()
         found = [uid for uid in suspects if await self._never_starts(uid)]
@@ -74,7 +82,7 @@ class StrandedPods:
         now = self._now()
         self._since = {uid: self._since.get(uid, now) for uid in found if uid not in alive}
         for uid, since in tuple(self._since.items()):
-            if now - since >= CERTAIN_S:
+            if now - since >= CERTAIN_S or uid in self._marked:
                 await self._fail(suspects[uid])
 
     async def _never_starts(self, uid: str) -> bool:
@@ -96,5 +104,8 @@ class StrandedPods:
             log.warning("Could not mark stranded pod as failed", pod=str(ref), error=error.message)
             return
         del self._since[ref.uid]
+        if ref.uid in self._marked:
+            return
+        self._marked.add(ref.uid)
         self._events.record(PodEvent(ref, EventReason.STRANDED, "Watch", _MESSAGE))
         log.warning("Marked stranded pod as failed", pod=str(ref), uid=ref.uid)

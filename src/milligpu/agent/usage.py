@@ -136,6 +136,7 @@ class UsageReader:
             temperature=None if reading is None else reading.vitals.temperature,
             power=None if reading is None else scaled(reading.milliwatts, 1000),
             throttled=self._throttled(gpu.uuid),
+            xids=self._gpus.xids.get(gpu.uuid, 0),
         )
 
     def _throttled(self, uuid: str) -> dict[str, float] | None:

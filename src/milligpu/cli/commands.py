@@ -137,6 +137,11 @@ COMMANDS: dict[str, CommandHelp] = {
         "milligpu server --listen 0.0.0.0:7070",
         "server",
     ),
+    "service": CommandHelp(
+        "milligpu.cli.service",
+        "Show inference services, what they decided, and what an update of one would do.",
+        "milligpu service explain chat -n team-a",
+    ),
     "simulate": CommandHelp(
         "milligpu.cli.simulate",
         "Replay a workload and compare how many GPUs each strategy allocates.",

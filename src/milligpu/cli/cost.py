@@ -32,10 +32,11 @@ _DAY = 86400.0
 )
 @click.option(
     "--by",
-    type=click.Choice(["owner", "holder"]),
+    type=click.Choice(["owner", "queue", "user", "month", "holder"]),
     default="owner",
     show_default=True,
-    help="A row per namespace or user, or per pod or session and GPU.",
+    help="A row per namespace or user (owner), per queue, per person, per calendar month of all GPUs, or per "
+    "pod or session and GPU (holder).",
 )
 @click.option(
     "-o",
@@ -61,7 +62,7 @@ def command(  # noqa: PLR0917 - as click calls it
     from pathlib import Path
 
     from milligpu.history.store import HistoryReader
-    from milligpu.status.cost import cost_report
+    from milligpu.status.cost import cost_by_month, cost_report, sums_by_month, usage_sums
 
     wide = is_cluster_scope(cluster, kubeconfig)
     reader = HistoryReader(Path(history) if history else history_path(wide, kubeconfig))
@@ -70,8 +71,13 @@ def command(  # noqa: PLR0917 - as click calls it
         raise Unavailable(
             f"no history in {reader.path}", hint=f"only a running dashboard measures: milligpu dashboard {scope}"
         )
-    report = cost_report(reader.everything(time.time() - days * _DAY), load_prices(prices))
-    rows = [*(report.by_owner() if by == "owner" else report.holders), report.unallocated]
+    since, priced = time.time() - days * _DAY, load_prices(prices)
+    report = cost_report(usage_sums(reader.pieces(since)), priced)
+    if by == "month":
+        rows = cost_by_month(sums_by_month(reader.pieces(since)), priced)
+    else:
+        groups = {"owner": report.by_owner, "queue": report.by_queue, "user": report.by_user}
+        rows = [*(groups[by]() if by in groups else report.holders), report.unallocated]
     if output == "json":
         show_data(_data(report, rows), OutputFormat.JSON)
     elif output == _CSV:
@@ -109,7 +115,7 @@ def _show_csv(report: "CostReport", rows: "list[CostLine]") -> None:
     writer = csv.writer(out)
     writer.writerow(["name", *_FIELDS, "currency"])
     for line in [*rows, report.total]:
-        name = line.name or "total"
+        name = line.name or ("total" if line is report.total else "")
         writer.writerow(
             [name, *("unknown" if each is None else f"{each:.6f}" for each in _numbers(line)), report.currency]
         )
@@ -119,10 +125,10 @@ def _show_csv(report: "CostReport", rows: "list[CostLine]") -> None:
 def _show_table(report: "CostReport", rows: "list[CostLine]") -> None:
     money = f" ({report.currency})" if report.currency else ""
     columns = ["NAME", "GPU HOURS", "USED", "IDLE", f"COST{money}", f"USED COST{money}", f"IDLE COST{money}"]
-    shown = [
-        [line.name or "total", *("unknown" if each is None else f"{each:.2f}" for each in _numbers(line))]
-        for line in [*rows, report.total]
-    ]
+    rows = [*rows, report.total]
+    names = [line.name or ("total" if line is report.total else "-") for line in rows]
+    numbers = [["unknown" if each is None else f"{each:.2f}" for each in _numbers(line)] for line in rows]
+    shown = [[name, *cells] for name, cells in zip(names, numbers, strict=True)]
     show_table(columns, shown, right=columns[1:])
     if report.currency and report.unknown_models:
         click.echo(f"no price for: {', '.join(report.unknown_models)}", err=True)

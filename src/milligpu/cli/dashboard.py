@@ -40,9 +40,19 @@ from milligpu.model.errors import BadRequest, Unavailable
     help="Time between measurements (default: 2 for a machine, 10 for a cluster).",
 )
 @click.option("--history", metavar="FILE", help="File of the history (default: in ~/.local/state/milligpu).")
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    help="Prometheus that scrapes the agents: read the past from it instead of keeping a history.",
+)
 @click.option("--prices", metavar="FILE", help="Prices of GPU models per hour, as TOML.")
 @click.option(
     "--save", metavar="FILE", help="HTML file to write at the end: one page of the last hour with its data inside."
+)
+@click.option(
+    "--act",
+    is_flag=True,
+    help="Do what annotations of namespaces and queues ask for about idle pods: notify, or shrink.",
 )
 def command(  # noqa: PLR0917 - as click calls it
     cluster: bool | None,
@@ -53,8 +63,10 @@ def command(  # noqa: PLR0917 - as click calls it
     tls_key: str | None,
     interval: float | None,
     history: str | None,
+    prometheus: str | None,
     prices: str | None,
     save: str | None,
+    act: bool,
 ) -> None:
     """Serve pages about GPUs, shares, what waits, cost and health, and print the address to open.
 
@@ -70,6 +82,10 @@ def command(  # noqa: PLR0917 - as click calls it
     wide = is_cluster_scope(cluster, kubeconfig)
     if tokens and not wide:
         raise BadRequest("--tokens", "--machine", "used with --cluster: a machine has no API server to ask")
+    if prometheus and not prometheus.startswith(("http://", "https://")):
+        raise BadRequest("--prometheus", prometheus, "an address such as http://prometheus:9090")
+    if act and not wide:
+        raise BadRequest("--act", "--machine", "used with --cluster: namespaces and queues belong to clusters")
     loopback = host.strip("[]") in {"127.0.0.1", "::1", "localhost"}
     if tokens and not loopback and not (tls_cert and tls_key):
         raise BadRequest(
@@ -94,6 +110,8 @@ def command(  # noqa: PLR0917 - as click calls it
             history=Path(history) if history else history_path(wide, kubeconfig),
             prices=load_prices(prices),
             save=Path(save) if save else None,
+            prometheus=prometheus or "",
+            act=act,
         ),
         say=lambda text: click.echo(text, err=True),
     )

@@ -2,12 +2,16 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from milligpu.cli.output import OutputFormat, format_option, show_data, show_table
 from milligpu.model.errors import BadRequest
 from milligpu.model.units import BYTES_PER_MIB, Mib, parse_quantity, parse_whole
+
+if TYPE_CHECKING:
+    from milligpu.measure.experiments import ExperimentOptions, ExperimentResult
 
 _TENANTS_MAX = 100
 
@@ -40,6 +44,16 @@ _TENANTS_MAX = 100
     help="CPU time of a request before and after the GPU, in milliseconds (sequential, parallel, cost).",
 )
 @click.option(
+    "--cluster/--machine",
+    "cluster",
+    default=False,
+    show_default=True,
+    help="Run the tenants as pods on a GPU of the cluster, or as processes on a software GPU of this machine.",
+)
+@click.option("--kubeconfig", metavar="FILE", help="Kubeconfig of the cluster (default: as kubectl).")
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the pods (default: as kubectl).")
+@click.option("--image", metavar="IMAGE", help="Image of the pods; it needs python3 (default: python:3-slim).")
+@click.option(
     "--out",
     default="out/experiments",
     show_default=True,
@@ -54,30 +68,33 @@ def command(  # noqa: PLR0917 - as click calls it
     seconds: float,
     tenants: str,
     cpu_ms: float,
+    cluster: bool,
+    kubeconfig: str | None,
+    namespace: str | None,
+    image: str | None,
     out: str,
     output: OutputFormat,
 ) -> None:
     """Run an experiment: density, nbody, sequential, parallel, batching, overhead or cost.
 
     Each runs real programs on a software GPU in modeled time, prints a table, and writes a picture and the data.
-    Nothing else should run on the machine meanwhile.
+    Nothing else should run on the machine meanwhile. With --cluster, density, nbody, sequential and cost run as
+    pods that have one GPU of the cluster for themselves, and are deleted in the end.
     """
-    from milligpu.measure.experiments import NAMES, ExperimentOptions, Experiments
+    from milligpu.measure.experiments import NAMES, ExperimentOptions
     from milligpu.measure.picture import draw_rows
-    from milligpu.measure.testbed import open_testbed, raise_priority
     from milligpu.softgpu.models import find_model
 
     if name not in NAMES:
         raise BadRequest("experiment", name, f"one of {', '.join(NAMES)}")
     options = ExperimentOptions(find_model(model).key, _mib(size), seconds, _counts(tenants), cpu_ms)
-    if not raise_priority():
-        click.echo("warning: no real-time priority (CAP_SYS_NICE): other programs affect the figures", err=True)
-    with open_testbed(options.model) as testbed:
-        experiments = Experiments(testbed, options, lambda text: click.echo(f"{text} …", err=True))
-        result = getattr(experiments, name)()
+    if cluster:
+        result, where = _on_cluster(name, options, kubeconfig, namespace, image), "the cluster"
+    else:
+        result, where = _on_machine(name, options), options.model
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    title = f"{name} on {options.model}"
+    title = f"{name} on {where}"
     (folder / f"{name}.svg").write_text(draw_rows(title, result.rows, result.x, result.y, "cpu limit"))
     show = asdict(result)
     (folder / f"{name}.json").write_text(_json(show))
@@ -90,6 +107,32 @@ def command(  # noqa: PLR0917 - as click calls it
     for finding in result.findings:
         click.echo(f"\n{finding}")
     click.echo(f"\nPicture: {folder / name}.svg\nData: {folder / name}.json")
+
+
+def _progress(text: str) -> None:
+    click.echo(f"{text} …", err=True)
+
+
+def _on_machine(name: str, options: "ExperimentOptions") -> "ExperimentResult":
+    from milligpu.measure.experiments import Experiments
+    from milligpu.measure.testbed import open_testbed, raise_priority
+
+    if not raise_priority():
+        click.echo("warning: no real-time priority (CAP_SYS_NICE): other programs affect the figures", err=True)
+    with open_testbed(options.model) as testbed:
+        return getattr(Experiments(testbed, options, _progress), name)()
+
+
+def _on_cluster(
+    name: str, options: "ExperimentOptions", kubeconfig: str | None, namespace: str | None, image: str | None
+) -> "ExperimentResult":
+    from milligpu.kube.config import find_cluster
+    from milligpu.measure.cluster_experiments import CLUSTER_NAMES, IMAGE, ClusterExperiments, ClusterPlace
+
+    if name not in CLUSTER_NAMES:
+        raise BadRequest("experiment", name, f"with --cluster one of {', '.join(CLUSTER_NAMES)}")
+    place = ClusterPlace(kubeconfig, namespace or find_cluster(kubeconfig).namespace or "default", image or IMAGE)
+    return getattr(ClusterExperiments(place, options, _progress), name)()
 
 
 def _json(data: object) -> str:

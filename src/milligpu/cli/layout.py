@@ -63,6 +63,7 @@ def list_(kubeconfig: str | None, output: OutputFormat) -> None:
     """List the calendars with the layout that holds and the next switch."""
     from milligpu.kube.fetch import get_json
     from milligpu.model.names import CALENDARS_PATH
+    from milligpu.status.calendars import calendar_status
 
     with _client(kubeconfig) as client:
         found = get_json(client, CALENDARS_PATH)["items"]
@@ -70,13 +71,10 @@ def list_(kubeconfig: str | None, output: OutputFormat) -> None:
         for each in found:
             click.echo(each["metadata"]["name"])
     elif output is OutputFormat.TABLE:
-        rows: list[list[str]] = []
-        for each in found:
-            status: dict[str, Any] = each.get("status", {})
-            later: list[dict[str, str]] = status.get("next", [])
-            upcoming = later[0] if later else dict[str, str]()
-            cells: list[str] = [each["metadata"]["name"], status.get("layout", "-"), upcoming.get("to", "-")]
-            rows.append([*cells, upcoming.get("local", "-"), _reason(status).get("reason", "-")])
+        rows = [
+            [each.name, *(part or "-" for part in (each.layout, each.next_layout, each.next_at, each.state))]
+            for each in map(calendar_status, found)
+        ]
         show_table(["CALENDAR", "LAYOUT", "NEXT", "AT", "STATE"], rows)
         if not found:
             click.echo("no calendar exists; docs/layouts.md shows how to create one", err=True)

@@ -15,14 +15,14 @@ FILE_MAX = 64 * 1024 * 1024
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def filename_option(what: str) -> Callable[[_F], _F]:
+def filename_option(what: str, *, required: bool = True) -> Callable[[_F], _F]:
     """Add `-f`, which kubectl has too; the command gets the names as `files`."""
     return click.option(
         "-f",
         "--filename",
         "files",
         multiple=True,
-        required=True,
+        required=required,
         metavar="FILE",
         help=f"{what}, or - for stdin; can be repeated.",
     )

@@ -16,7 +16,7 @@ from milligpu.cli.pool_token import token
 from milligpu.cli.remote_options import pool_access, remote_options
 from milligpu.cli.tables import show_share
 from milligpu.model.errors import MilligpuError
-from milligpu.model.units import Milli, show_milli
+from milligpu.model.units import BYTES_PER_MIB, Milli, show_milli
 from milligpu.remote.client import answered, drain_servers, list_gpus, read_servers
 from milligpu.remote.pool import admin_access, create_pool
 from milligpu.remote.protocol import GpuList, RemoteAnswer, ServerDrained, ServerStatus
@@ -71,6 +71,27 @@ def show_gpus(found: list[tuple[str, GpuList | MilligpuError]], output: OutputFo
         show_table(heads, [[str(row[key]) for key in keys] for row in rows])
     else:
         show_data(rows, output)
+    return _exit_code(found)
+
+
+def show_gpu_use(found: list[tuple[str, ServerStatus | MilligpuError]]) -> int:
+    """Print what is measured of each GPU; `-` is unknown."""
+    show_problems(found)
+    heads = ["SERVER", "GPU", "MODEL", "TEMPERATURE", "POWER", "MEMORY", "UTILIZATION"]
+    rows = [
+        [
+            server,
+            str(gpu.index),
+            gpu.model,
+            "-" if gpu.temperature is None else f"{gpu.temperature} C",
+            "-" if gpu.power is None else f"{gpu.power:.0f} W",
+            f"{'-' if gpu.memory_used is None else gpu.memory_used // BYTES_PER_MIB} / {gpu.mib} MiB",
+            "-" if gpu.utilization is None else f"{gpu.utilization:.0%}",
+        ]
+        for server, answer in answered(found, ServerStatus)
+        for gpu in answer.status.gpus
+    ]
+    show_table(heads, rows)
     return _exit_code(found)
 
 

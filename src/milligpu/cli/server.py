@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from milligpu.cli.pool_options import parse_duration
+from milligpu.cli.server_install import install
 from milligpu.model.attach import parse_server_name
 from milligpu.model.errors import BadRequest
 from milligpu.remote.pool import DEFAULT_FOLDER, read_pool
@@ -13,7 +14,7 @@ from milligpu.remote.server import ClusterSettings, ServerSettings, run
 from milligpu.remote.token_file import PORT, parse_server
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--listen",
     default=f"0.0.0.0:{PORT}",
@@ -76,7 +77,9 @@ from milligpu.remote.token_file import PORT, parse_server
     help="Address at which pods reach this server; only with --cluster (default: the host name and the port).",
 )
 @click.option("--idle-limit", metavar="TIME", help="End sessions that leave their GPU unused for so long: 30m.")
+@click.pass_context
 def command(
+    context: click.Context,
     *,
     listen: str,
     folder: Path,
@@ -89,11 +92,13 @@ def command(
     kubeconfig: str | None,
     name: str | None,
     address: str | None,
-) -> int:
+) -> int | None:
     """Serve GPUs over the network: clients run `milligpu run --remote` or `bitfusion run` with a token of the pool.
 
     Sessions get shares from this machine's session service, like local commands, and are held to them here.
     """
+    if context.invoked_subcommand is not None:
+        return None
     host, _, port = parse_server("--listen", listen).rpartition(":")
     if cluster and plain:
         raise BadRequest("--plain", None, "left out with --cluster: the tokens of pods need TLS")
@@ -111,6 +116,9 @@ def command(
         _cluster(kubeconfig, name, address, port) if cluster else None,
     )
     return run(settings, read_pool(folder))
+
+
+command.add_command(install)
 
 
 def _cluster(kubeconfig: str | None, name: str | None, address: str | None, port: str) -> ClusterSettings:

@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     is_flag=True,
     help="On a software GPU, also run the checks that need a real one. They stay skipped, with their figures.",
 )
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Instead of the checks, run COMMAND with a share and write which functions of the driver it called, and "
+    "with which sizes.",
+)
 @format_option(OutputFormat.TABLE, OutputFormat.JSON)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
 def command(
     *,
     names: tuple[str, ...],
@@ -46,7 +54,9 @@ def command(
     html: Path | None,
     yes: bool,
     measure_software: bool,
+    record: Path | None,
     output: OutputFormat,
+    argv: tuple[str, ...],
 ) -> int:
     """Check on this machine's GPU that milligpu does what it promises. It needs no cluster.
 
@@ -54,8 +64,13 @@ def command(
     kernels, train and infer. Nothing else should use the GPU meanwhile. Without a GPU, a software GPU is used, and
     checks that need a real one are skipped.
 
-    The exit code is 1 if a check fails, and 3 if all were skipped; warnings do not count.
+    The exit code is 1 if a check fails, and 3 if all were skipped; warnings do not count. With --record it is that
+    of the command.
     """
+    if (record is None) == bool(argv):
+        raise click.UsageError("--record FILE needs -- COMMAND…" if record else "COMMAND needs --record FILE")
+    if record is not None:
+        return _record(record, argv)
     from contextlib import ExitStack
     from datetime import UTC, datetime
     from functools import cache
@@ -87,6 +102,25 @@ def command(
     if any(timed.result.is_error for timed in results):
         return ExitCode.CHECK_FAILED
     return ExitCode.OK if report.summary.passed else ExitCode.ONLY_SKIPPED
+
+
+def _record(path: Path, argv: tuple[str, ...]) -> int:
+    """Run a command, and write what it called."""
+    from datetime import UTC, datetime
+
+    from milligpu import __version__
+    from milligpu.verify import machine
+    from milligpu.verify.record import record
+    from milligpu.verify.runner import ProgramRunner
+    from milligpu.wire.recording import FORMAT, Recording, encode_recording
+
+    with machine.open_gpus(os.environ) as gpus:
+        described = machine.describe(gpus)
+        code, threads = record(ProgramRunner(sys.executable, os.environ), argv)
+    day = datetime.now(UTC).date().isoformat()
+    path.write_text(encode_recording(Recording(FORMAT, __version__, day, described, threads)))
+    click.echo(f"milligpu: wrote the calls of {len(threads)} threads to {path}", err=True)
+    return code
 
 
 def _chosen(checks: "list[VerifyCheck]", names: tuple[str, ...]) -> "list[VerifyCheck]":

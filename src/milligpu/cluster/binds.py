@@ -44,7 +44,7 @@ class PendingBinds:
             raise NoCapacity(f"pod {spec.pod}: the outcome of an earlier bind is unknown")
         entry.answered_at = FOREVER
         reserved = entry.node in places and entry.grant is not None
-        if not reserved and self._reservations.reserve(spec, places) is None:
+        if not reserved and self._reservations.move(spec, places) is None:
             where = "no GPU server has room" if spec.is_remote else f"node {node} has no room left"
             raise NoCapacity(f"{where} for pod {spec.pod}")
         entry.answered_at = FOREVER

@@ -3,7 +3,7 @@
 What the pod needs besides them, because it is larger than its victims, is kept from the beginning.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from milligpu.placement.snapshot import Holding, Snapshot
@@ -17,9 +17,12 @@ class Preemption:
     """One pod for which others are evicted."""
 
     node: str
+    """Where; empty for a group, whose pods may be on several nodes."""
     victims: set[str]
     """The pods that have not ended yet."""
     until: float
+    shrinking: bool = False
+    """Whether pods are being shrunk for it, before any is evicted."""
     kept: dict[str, Holding] = field(default_factory=dict[str, Holding])
     """The rest, and what victims that are gone held, by the name under which it counts."""
 
@@ -31,17 +34,23 @@ class KeptShares:
         self._snap = snapshot
         self._under_way: dict[str, Preemption] = {}
 
-    def begin(self, uid: str, node: str, victims: Iterable[str], now: float) -> None:
+    def begin(self, uid: str, node: str, victims: Iterable[str], now: float, *, shrinking: bool = False) -> None:
         """Keep what these pods leave for the pod with this uid."""
         self.end(uid)
-        self._under_way[uid] = Preemption(node, set(victims), now + KEPT_S)
+        self._under_way[uid] = Preemption(node, set(victims), now + KEPT_S, shrinking)
+
+    def begin_together(self, uids: Sequence[str], victims: Iterable[str], now: float) -> None:
+        """Keep what these pods leave for a group, until one of its pods has its place or is gone."""
+        for uid in uids:
+            self.end(uid)
+        self._under_way |= dict.fromkeys(uids, Preemption("", set(victims), now + KEPT_S))
 
     def under_way(self, uid: str) -> Preemption | None:
         return self._under_way.get(uid)
 
     def keep_rest(self, uid: str, rest: Holding) -> None:
         """Keep what the pod needs besides what its victims leave."""
-        kept = replace(rest, pod=f"rest kept for {uid}")
+        kept = replace(rest, pod=f"rest on {rest.node} kept for {uid}")
         self._under_way[uid].kept[kept.pod] = kept
         self._count(kept)
 
@@ -62,9 +71,10 @@ class KeptShares:
 
     def end(self, uid: str) -> None:
         """Stop keeping anything for the pod."""
-        found = self._under_way.pop(uid, None)
+        found = self._under_way.get(uid)
         if found is not None:
             self._leave_out(found)
+            self._under_way = {each: one for each, one in self._under_way.items() if one is not found}
 
     def leave_out(self, uid: str) -> Preemption | None:
         """Leave out what is kept for the pod while a place for it is searched; `put_back` counts it again."""
@@ -80,9 +90,9 @@ class KeptShares:
     def recount(self, node: str) -> None:
         """Count what is kept on a node again after a change of its GPUs; end all of it if the node is gone."""
         for uid, each in tuple(self._under_way.items()):
-            if each.node == node and node in self._snap.nodes:
+            if node in self._snap.nodes:
                 self.put_back(each)
-            elif each.node == node:
+            elif node in {each.node, *(holding.node for holding in each.kept.values())}:
                 self.end(uid)
 
     def expired(self, now: float) -> list[str]:

@@ -10,6 +10,7 @@ from milligpu.model.gpu import Node
 from milligpu.model.grant import Grant
 from milligpu.model.group import GroupKey, PodGroup
 from milligpu.model.request import PodRef, PodRequest
+from milligpu.model.units import Milli
 from milligpu.wire.kubernetes import NodeImage
 
 
@@ -57,6 +58,11 @@ class SchedulingSpec:
         return bool(self.queue) or self.group is not None
 
     @property
+    def floor(self) -> Milli | None:
+        """How far its shares may be shrunk for other pods."""
+        return None if self.request is None else self.request.floor
+
+    @property
     def wants_gpu(self) -> bool:
         """Whether the scheduler places the pod; an invalid request counts, so that it is refused."""
         return self.request is None or self.request.wants_gpu
@@ -90,6 +96,8 @@ class ObservedPod:
     """Whether kube-scheduler found no node for the pod, for whatever reason."""
     resize: str = ""
     """The annotation by which a running pod asks for another share."""
+    service: str = ""
+    """The GpuService that set the share of a running pod."""
     queued: bool = False
     """Whether the gate of its queue is the only scheduling gate that the pod has."""
     created: float = 0.0
@@ -98,6 +106,8 @@ class ObservedPod:
     """When the pod started to run, in seconds since 1970."""
     ends: float = inf
     """When a running pod ends at the latest, in seconds since 1970."""
+    succeeded: float | None = None
+    """When a pod of a group succeeded, in seconds since 1970."""
 
     @property
     def uid(self) -> str:

@@ -59,6 +59,8 @@ class PodEntry:
     """Whether the pod is bound and being deleted."""
     resize: str = ""
     """The annotation by which the pod asks for another share."""
+    service: str = ""
+    """The GpuService that sets the pod's share, as its annotation says."""
     next_grant: Grant | None = None
     """The next generation of the grant while it is being written; on each GPU the larger of the two counts."""
     nominated: str = ""

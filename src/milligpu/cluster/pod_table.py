@@ -5,6 +5,7 @@ from itertools import count
 
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
+from milligpu.model.group import GroupKey
 
 
 class PodTable:
@@ -17,9 +18,14 @@ class PodTable:
         self._numbers = count(1)
         self._list_began = 0
         self.resizing: dict[str, PodEntry] = {}
-        """Bound pods with a resize annotation."""
+        """Bound pods whose share may change: those with a resize annotation or a floor."""
+        self.in_services: dict[str, PodEntry] = {}
+        """Bound pods whose shares a GpuService set, or had set."""
         self.in_queues: dict[str, PodEntry] = {}
         """Pods of queues and of groups: waiting, admitted and bound."""
+        self._succeeded: dict[GroupKey, dict[str, float]] = {}
+        """Pods of groups that have succeeded and still exist, and when they did."""
+        self._group_of: dict[str, GroupKey] = {}
         self.last_asked = (0, -FOREVER)
         """The number of the newest pod that kube-scheduler has asked about, and when."""
         self.capacity_version = 0
@@ -56,6 +62,24 @@ class PodTable:
         self._waiting.pop(uid, None)
         self.in_queues.pop(uid, None)
         self.resizing.pop(uid, None)
+        self.in_services.pop(uid, None)
+
+    def note_succeeded(self, uid: str, group: GroupKey, at: float) -> None:
+        """Keep in mind that a pod of a group has succeeded, until it is forgotten."""
+        self._group_of[uid] = group
+        self._succeeded.setdefault(group, {})[uid] = at
+
+    def forget_succeeded(self, uid: str) -> None:
+        """Forget a pod that succeeded, because it was deleted."""
+        group = self._group_of.pop(uid, None)
+        if group is not None:
+            del self._succeeded[group][uid]
+            if not self._succeeded[group]:
+                del self._succeeded[group]
+
+    def succeeded_since(self, group: GroupKey, created: float) -> int:
+        """Count the pods of a group that succeeded after another one was created: it started with them, or late."""
+        return sum(at >= created for at in self._succeeded.get(group, {}).values())
 
     def set_waiting(self, entry: PodEntry) -> None:
         """Count the pod among those that wait, as the last of them."""
@@ -78,8 +102,10 @@ class PodTable:
 
     def missing_from(self, listed: Set[str]) -> list[str]:
         """Return the pods that were known before the list began and are not in it: they are gone."""
-        return [
+        missing = [
             uid
             for uid, entry in self._entries.items()
             if entry.seen and entry.number < self._list_began and uid not in listed
         ]
+        # What has succeeded needs no care: it holds nothing, and the watch shows it again.
+        return missing + [uid for uid in self._group_of if uid not in listed]

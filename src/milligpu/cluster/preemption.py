@@ -1,104 +1,272 @@
-"""Preemption: which pods must leave a node so that another fits.
+"""Preemption: which pods must be shrunk or leave a node so that another fits.
 
 kube-scheduler chooses victims by a node's totals, which is wrong for GPUs: two GPUs with 400 milli free each have
 no room for 500. It asks before it evicts, and the answer comes from the cluster state: pods without which there is
 room on one GPU, or none. What the victims held is kept for the pod (`kept_shares`). kube-scheduler does not ask
-where the totals seem to have room; then the leader chooses victims itself, by the same rule.
+where the totals seem to have room, and it cannot shrink pods; then the leader chooses, by the same rule.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from milligpu.cluster.observed import SchedulingSpec
 from milligpu.cluster.pod_entry import PodEntry, PodStage
+from milligpu.cluster.shrink import at_floor, is_shrinkable, largest_share, shrunk_grant
 from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import BadRequest
+from milligpu.model.grant import Grant
+from milligpu.model.request import PodRequest
+from milligpu.model.units import Milli
 from milligpu.placement.snapshot import Holding
+from milligpu.placement.trial import Trial
 
 MayLeave = Callable[[PodEntry], bool]
-"""Whether a bound pod may be evicted."""
+"""Whether a bound pod may be evicted, or shrunk."""
 
 
-def lower_priority(spec: SchedulingSpec) -> MayLeave:
-    """Pods of a lower priority than this pod may be evicted."""
+@dataclass(frozen=True, slots=True)
+class Disruption:
+    """What makes room for a pod on a node: pods that are shrunk, and pods that leave."""
 
-    def may_leave(entry: PodEntry) -> bool:
+    node: str
+    victims: tuple[str, ...]
+    """The uids of the pods that leave."""
+    shrunk: Mapping[str, Grant] = field(default_factory=dict[str, Grant])
+    """The next grants of the pods that are shrunk, by uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionRule:
+    """Who may be disturbed for a pod."""
+
+    may_leave: MayLeave
+    may_shrink: MayLeave = lambda _: False
+    allows: Callable[[Disruption], bool] = lambda _: True
+    """Whether a choice is within the bounds that hold for several pods together, such as a queue's guarantee."""
+
+
+def lower_priority(spec: SchedulingSpec) -> PreemptionRule:
+    """Pods of a lower priority than this pod may be shrunk and evicted."""
+
+    def is_lower(entry: PodEntry) -> bool:
         return entry.spec.priority < spec.priority
 
-    return may_leave
+    return PreemptionRule(is_lower, is_lower)
 
 
-def _alone_of_lower_priority(spec: SchedulingSpec) -> MayLeave:
+def alone_of_lower_priority(spec: SchedulingSpec) -> PreemptionRule:
     """Pods that kube-scheduler may evict itself: it would leave the others of a group running."""
-    lower = lower_priority(spec)
-    return lambda entry: entry.spec.group is None and lower(entry)
+    lower = lower_priority(spec).may_leave
+    return PreemptionRule(lambda entry: entry.spec.group is None and lower(entry))
 
 
-def choose_node(
-    state: ClusterState, spec: SchedulingSpec, nodes: Iterable[str], may_leave: MayLeave | None = None
-) -> tuple[str, list[str]] | None:
-    """Return the node where the least is lost, and the uids of its victims; None if evicting helps nowhere.
+def choose_for_kube_scheduler(state: ClusterState, spec: SchedulingSpec, nodes: Iterable[str]) -> Disruption | None:
+    """Return which pods kube-scheduler may evict; None also if shrinking pods helps, which the leader then does.
 
     kube-scheduler may ask again before the victims are gone: the answer stays the same, so no others are evicted.
-    No pod is evicted for a pod of a group, for one that has a place already, as when kube-scheduler has not seen
-    yet that its victims are gone, nor for one that was given a place long ago and was not bound.
-    Without `may_leave`, pods of lower priority that are in no group may be evicted.
     """
     offered, entry = list(nodes), state.entry(spec.pod.uid)
-    if spec.group is not None:
-        return None
     if entry is not None and (entry.stage is not PodStage.WAITING or state.reservations.is_unused(entry)):
         return None
     under_way = state.reservations.preemption_of(spec.pod.uid)
+    if spec.group is not None or (under_way is not None and under_way.shrinking):
+        return None
     if under_way is not None and under_way.victims and under_way.node in offered:
-        return under_way.node, sorted(under_way.victims)
-    found = [(node, victims) for node in offered if (victims := choose_victims(state, spec, node, may_leave))]
-    return min(found, key=lambda each: (*_loss(state, each[1]), each[0]), default=None)
+        return Disruption(under_way.node, tuple(sorted(under_way.victims)))
+    found = choose_disruption(state, spec, offered, alone_of_lower_priority(spec))
+    rule = lower_priority(spec)
+    yielding = {each.node for each in state.pods.resizing.values() if is_shrinkable(each) and rule.may_shrink(each)}
+    if found is None or not yielding:
+        return found
+    everywhere = {*offered, *(yielding & set(state.nodes.admitted(spec.constraints)))}
+    better = choose_disruption(state, spec, sorted(everywhere), rule)
+    return None if better is not None and better.shrunk else found
 
 
-def _loss(state: ClusterState, victims: list[str]) -> tuple[float, int, int]:
-    """The highest priority among the victims, their number, and how old they are; leaving pods do not count."""
-    lost = [state.pods[uid] for uid in victims if not state.pods[uid].leaving]
+def choose_disruption(
+    state: ClusterState, spec: SchedulingSpec, nodes: Iterable[str], rule: PreemptionRule
+) -> Disruption | None:
+    """Return what makes room where the least is lost; None if nothing helps anywhere.
+
+    No pod is disturbed for one that has a place already, as when kube-scheduler has not seen yet that its victims
+    are gone, nor for one that was given a place long ago and was not bound.
+    """
+    entry = state.entry(spec.pod.uid)
+    if entry is not None and (entry.stage is not PodStage.WAITING or state.reservations.is_unused(entry)):
+        return None
+    rough = [each for node in nodes if (each := _make_room(state, spec, node, rule)) is not None]
+    for each in sorted(rough, key=lambda one: (*_loss(state, one), one.node)):
+        found = _make_room(state, spec, each.node, rule, exactly=True) if each.shrunk else each
+        if found is not None and rule.allows(found):
+            return found
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoom:
+    """What makes room for pods that start together."""
+
+    victims: tuple[str, ...]
+    places: Mapping[str, Grant]
+    """Where each pod goes, by uid."""
+
+
+def choose_for_group(
+    state: ClusterState, specs: Iterable[SchedulingSpec], nodes: Sequence[str], rule: PreemptionRule
+) -> GroupRoom | None:
+    """Return who leaves so that all of these pods fit next to each other; None if that helps not all of them.
+
+    Nobody is shrunk for a group.
+    """
+    victims: list[str] = []
+    places: dict[str, Grant] = {}
+    alone = PreemptionRule(rule.may_leave)
+    with Trial(state.placer.snapshot) as trial:
+        for spec in specs:
+            found = None if state.fits(spec) else choose_disruption(state, spec, nodes, alone)
+            for uid in () if found is None else found.victims:
+                trial.put(uid, None)
+                victims.append(uid)
+            place = state.reservations.find_among(spec, state.nodes.mask(spec.constraints))
+            if place is None or spec.request is None:
+                return None
+            places[spec.pod.uid] = place
+            trial.put(spec.pod.uid, state.placer.holding(spec.request, place))
+    return GroupRoom(tuple(victims), places) if rule.allows(Disruption("", tuple(victims))) else None
+
+
+def _loss(state: ClusterState, choice: Disruption) -> tuple[float, int, int, int]:
+    """The highest priority among the victims, their number and age, and how many are shrunk.
+
+    Pods that are leaving anyway do not count.
+    """
+    lost = [state.pods[uid] for uid in choice.victims if not state.pods[uid].leaving]
     oldest = min((each.number for each in lost), default=0)
-    return max((each.spec.priority for each in lost), default=-inf), len(lost), -oldest
+    return max((each.spec.priority for each in lost), default=-inf), len(lost), -oldest, len(choice.shrunk)
 
 
-def choose_victims(
-    state: ClusterState, spec: SchedulingSpec, node: str, may_leave: MayLeave | None = None
-) -> list[str]:
-    """Return as few pods as possible without which the pod fits on the node; none if it cannot.
+def _make_room(
+    state: ClusterState, spec: SchedulingSpec, node: str, rule: PreemptionRule, *, exactly: bool = False
+) -> Disruption | None:
+    """Return as few pods as possible that have to be shrunk or leave so that the pod fits; None if that is no help.
 
-    They are of lower priority, or are being deleted anyway. All of them are left out first. Then each, the most
-    important and oldest first, is counted again if the pod still fits.
+    Without `exactly`, a shrunk pod is at its floor, and not at the most that still leaves room.
     """
     snap, request = state.placer.snapshot, spec.request
     if request is None or node not in snap.nodes:
-        return []
+        return None
     row = snap.rows_of[node][0]
     if snap.cpu[row] < request.cpu_milli or snap.memory[row] < request.memory_mib:
         state.enter_plain(node)
-    allowed = may_leave or _alone_of_lower_priority(spec)
-    free = [each for each in snap.holdings_on(node) if _may_leave(state, each, allowed)]
-    free.sort(key=lambda each: _importance(state.pods[each.pod]))
-    for holding in free:
-        snap.release(holding.pod)
-    victims = list(free)
     try:
-        if not state.placer.fits(request, [node]):
-            return []
-        for holding in free:
-            snap.take(holding, force=True)
-            if state.placer.fits(request, [node]):
-                victims.remove(holding)
-            else:
-                snap.release(holding.pod)
+        with Trial(snap) as trial:
+            search = _Search(state, request, node, rule, trial)
+            if not search.all_yield():
+                return None
+            search.give_back(exactly=exactly)
     except BadRequest:
-        return []
-    finally:
-        for holding in free:
-            if holding.pod not in snap.holdings:
-                snap.take(holding, force=True)
-    return [holding.pod for holding in victims]
+        return None
+    if not search.victims and not search.shrunk:
+        return None
+    return Disruption(node, tuple(search.victims), search.shrunk)
+
+
+class _Search:
+    """The search for room on one node.
+
+    Pods that are being deleted anyway go first, then all that may be are shrunk, then all that may leave. Then
+    each, the most important and oldest first, gets back what it had if the pod still fits.
+    """
+
+    def __init__(
+        self, state: ClusterState, request: PodRequest, node: str, rule: PreemptionRule, trial: Trial
+    ) -> None:
+        self._state = state
+        self._request = request
+        self._node = node
+        self._trial = trial
+        held = state.placer.snapshot.holdings_on(node)
+        free = [each for each in held if _may_leave(state, each, rule.may_leave)]
+        free.sort(key=lambda each: _importance(state.pods[each.pod]))
+        self._going = [each for each in free if state.pods[each.pod].leaving]
+        self._others = [each for each in free if not state.pods[each.pod].leaving]
+        self._least = {entry.spec.pod.uid: at_floor(entry) for entry in shrinkable_on(state, node, rule)}
+        self.victims: list[str] = []
+        self.shrunk: dict[str, Grant] = {}
+
+    def _fits(self) -> bool:
+        return self._state.placer.fits(self._request, [self._node])
+
+    def _hold(self, uid: str, grant: Grant) -> None:
+        self._trial.put(uid, self._state.shares.holding(self._state.pods[uid], grant))
+
+    def all_yield(self) -> bool:
+        """Let pods yield, those that lose least first, until there is room; False if there is none even then."""
+        for each in self._going:
+            self._trial.put(each.pod, None)
+        self.victims = [each.pod for each in self._going]
+        if self._fits():
+            return True
+        for uid, grant in self._least.items():
+            self._hold(uid, grant)
+        self.shrunk = dict(self._least)
+        if self._fits():
+            return True
+        for each in self._others:
+            self._trial.put(each.pod, None)
+        self.victims += [each.pod for each in self._others]
+        return self._fits()
+
+    def give_back(self, *, exactly: bool) -> None:
+        """Give back as much as possible of what pods had, while there is still room."""
+        for each in self._others:
+            if each.pod in self.victims:
+                self._let_stay(each)
+        for uid in self.victims:
+            self.shrunk.pop(uid, None)
+        by_importance = sorted(self.shrunk, key=lambda uid: _importance(self._state.pods[uid]))
+        for uid in by_importance:
+            self._restore(uid)
+        for uid in by_importance if exactly else ():
+            if uid in self.shrunk:
+                self._grow(uid)
+        for each in self._going:
+            self._let_stay(each)
+
+    def _let_stay(self, each: Holding) -> None:
+        if each.pod in self.shrunk:
+            self._hold(each.pod, self.shrunk[each.pod])
+        else:
+            self._trial.put(each.pod, each)
+        if self._fits():
+            self.victims.remove(each.pod)
+        else:
+            self._trial.put(each.pod, None)
+
+    def _restore(self, uid: str) -> None:
+        """Give a shrunk pod all that it had, if there is still room then."""
+        self._hold(uid, self._held(uid))
+        if self._fits():
+            del self.shrunk[uid]
+        else:
+            self._hold(uid, self.shrunk[uid])
+
+    def _grow(self, uid: str) -> None:
+        """Give a shrunk pod as much as still leaves room."""
+        held = self._held(uid)
+        low, high = largest_share(self.shrunk[uid]), largest_share(held)
+        while high - low > 1:
+            middle = Milli((low + high) // 2)
+            self._hold(uid, shrunk_grant(held, middle))
+            low, high = (middle, high) if self._fits() else (low, middle)
+        self.shrunk[uid] = shrunk_grant(held, low)
+        self._hold(uid, self.shrunk[uid])
+
+    def _held(self, uid: str) -> Grant:
+        held = self._state.pods[uid].grant
+        assert held is not None
+        return held
 
 
 def evicted_with(state: ClusterState, victims: Iterable[str]) -> list[PodEntry]:
@@ -118,8 +286,16 @@ def evicted_with(state: ClusterState, victims: Iterable[str]) -> list[PodEntry]:
     return found
 
 
-def _importance(entry: PodEntry) -> tuple[bool, int, int]:
-    return entry.leaving, -entry.spec.priority, entry.number
+def shrinkable_on(state: ClusterState, node: str, rule: PreemptionRule) -> Iterator[PodEntry]:
+    """The pods of a node that may be shrunk."""
+    for entry in state.pods.resizing.values():
+        promised = state.reservations.leaves_for_another(entry.spec.pod.uid)
+        if entry.node == node and is_shrinkable(entry) and rule.may_shrink(entry) and not promised:
+            yield entry
+
+
+def _importance(entry: PodEntry) -> tuple[int, int]:
+    return -entry.spec.priority, entry.number
 
 
 def _may_leave(state: ClusterState, holding: Holding, allowed: MayLeave) -> bool:

@@ -112,10 +112,12 @@ class PodReader:
             other_reason=_other_reason(status),
             given_up=_unschedulable(status) is not None,
             resize=(meta.annotations or {}).get(names.RESIZE, ""),
+            service=(meta.annotations or {}).get(names.SERVICE, ""),
             queued=[each.name for each in spec.schedulingGates or ()] == [names.QUEUE],
             created=parse_timestamp(meta.creationTimestamp) if scheduling.takes_turns else 0.0,
             started=started,
             ends=started + scheduling.time_limit_s,
+            succeeded=_succeeded(pod) if scheduling.group is not None else None,
         )
 
     def _spec(self, pod: KubePod, spec: _Spec) -> SchedulingSpec:
@@ -230,6 +232,17 @@ def _unschedulable(status: PodStatus) -> str | None:
         if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
             return condition.message
     return None
+
+
+def _succeeded(pod: KubePod) -> float | None:
+    """Return when the last container ended, or when the pod was created if that is unknown."""
+    if pod.status.phase != "Succeeded":
+        return None
+    states = [each.state or {} for each in pod.status.containerStatuses or ()]
+    ends = [
+        ended["finishedAt"] for state in states if (ended := state.get("terminated")) and ended.get("finishedAt")
+    ]
+    return parse_timestamp(max(ends, default=pod.metadata.creationTimestamp))
 
 
 def _frozen(texts: Mapping[str, str] | None) -> frozenset[tuple[str, str]]:

@@ -4,7 +4,8 @@ A reservation holds until the pod is bound or its time is over. A nomination is 
 asks about takes its place. What evicted pods leave is kept for the pod that they were evicted for.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from milligpu.cluster.held_shares import RESERVATIONS, HeldShares
@@ -19,6 +20,7 @@ from milligpu.model.grant import Grant
 from milligpu.model.units import Mib, Milli
 from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import BoolArray, Holding
+from milligpu.placement.trial import Trial
 
 # kube-scheduler binds milliseconds after filter; after this long it has given up. A pod that it asks about over and
 # over without a bind, because another plugin rejects it, keeps no place after this long: its bind chooses one.
@@ -38,6 +40,7 @@ HOLD_OFF_S, HOLD_OFF_MAX_S = 2.0, 64.0
 # A pod of a queue keeps its place while the gate is removed and kube-scheduler gets to it.
 ADMITTED_S = 60.0
 
+NOBODY_SHRUNK: Mapping[str, Grant] = {}
 _BEFORE_BIND = RESERVATIONS | {PodStage.WAITING}
 
 
@@ -82,26 +85,44 @@ class Reservations:
     def offer(self, spec: SchedulingSpec, rows: BoolArray) -> list[str]:
         """Return all nodes among which kube-scheduler may choose, without keeping any; the bind takes the place.
 
-        Empty if there are none or only one, or if a place is kept for the pod: then `reserve_on` answers. It also
-        answers for a pod of a queue or group, whose turn came with a place.
+        A pod of a queue keeps the place with which its turn came until then. Empty if there are none or only one,
+        if a place is kept for the pod otherwise, or if it starts with its group: then `reserve_on` answers.
         """
         entry = self._entry_of(spec)
-        if spec.takes_turns:
+        if spec.group is not None or (spec.takes_turns and entry.stage is not PodStage.RESERVED):
             return []
-        if entry.stage in RESERVATIONS:
+        if entry.stage in RESERVATIONS and not spec.takes_turns:
             self._shares.release(entry)
-        if entry.stage is not PodStage.WAITING or self._kept.under_way(spec.pod.uid) is not None:
+        kept = entry.stage is PodStage.RESERVED
+        if (entry.stage is not PodStage.WAITING and not kept) or self._kept.under_way(spec.pod.uid) is not None:
             return []
-        found = self._choice.fitting(spec, rows, class_elsewhere=True)
+        found = self._fitting(spec, rows, class_elsewhere=True)
         if len(found) <= 1:
             return []
+        if kept:
+            self.confirm(entry)
         self._pods.note_asked(entry)
         entry.spec, entry.refused_by_filter = spec, False
         return list(found)
 
+    def _fitting(self, spec: SchedulingSpec, rows: BoolArray, *, class_elsewhere: bool) -> dict[str, float]:
+        """Return the nodes on which the pod fits; the place that is kept for it counts as free."""
+        with Trial(self._snap) as trial:
+            trial.put(spec.pod.uid, None)
+            return self._choice.fitting(spec, rows, class_elsewhere=class_elsewhere)
+
+    def move(self, spec: SchedulingSpec, among: Iterable[str]) -> Grant | None:
+        """Reserve a place on these nodes; if there is none, a pod of a queue keeps the one that it has."""
+        entry = self._entry_of(spec)
+        place, until, reserved = entry.grant, entry.until, entry.stage is PodStage.RESERVED
+        found = self.reserve(spec, among)
+        if found is None and reserved and place is not None and spec.takes_turns:
+            self._shares.reserve(entry, place, PodStage.RESERVED, until)
+        return found
+
     def ranked(self, spec: SchedulingSpec, rows: BoolArray) -> dict[str, float]:
         """Return the nodes that fit, with the rank of each from 0 to 1: where the pod leaves the most room is 1."""
-        return self._choice.fitting(spec, rows, class_elsewhere=False)
+        return self._fitting(spec, rows, class_elsewhere=False)
 
     def _offered(self, entry: PodEntry, rows: BoolArray) -> bool:
         return any(bool(rows[row]) for row in self._snap.rows_of.get(entry.node, ()))
@@ -200,6 +221,8 @@ class Reservations:
         """Reserve a place for a pod of a queue, whose turn has come; its gate is removed next."""
         assert entry.stage is PodStage.WAITING
         entry.answered_at = FOREVER
+        if entry.spec.group is not None:
+            self._kept.end(entry.spec.pod.uid)
         self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
 
     def retry_admitted(self) -> None:
@@ -213,8 +236,16 @@ class Reservations:
                 self.inherited.append(entry)
 
     def find_among(self, spec: SchedulingSpec, rows: BoolArray | None) -> Grant | None:
-        """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing."""
-        return self._choice.among(spec, rows)
+        """Choose a place among the nodes that a pod's own conditions allow, and reserve nothing.
+
+        What is kept for its group counts as free.
+        """
+        kept = None if spec.group is None else self._kept.leave_out(spec.pod.uid)
+        try:
+            return self._choice.among(spec, rows)
+        finally:
+            if kept is not None:
+                self._kept.put_back(kept)
 
     def put_back(self, entry: PodEntry) -> None:
         """Release the place of a pod whose gate could not be removed."""
@@ -239,29 +270,58 @@ class Reservations:
         """Whether the pod is already being evicted: its share is promised to another pod."""
         return self._kept.is_victim(uid)
 
-    def begin_preemption(self, spec: SchedulingSpec, node: str, victims: Iterable[str]) -> None:
-        """Keep what these pods leave for the pod for which kube-scheduler evicts them."""
+    def begin_preemption(
+        self,
+        spec: SchedulingSpec,
+        node: str,
+        victims: Iterable[str],
+        shrunk: Mapping[str, Grant] = NOBODY_SHRUNK,
+    ) -> None:
+        """Keep what these pods leave for the pod for which they are evicted, or shrunk to these grants."""
         self._entry_of(spec)
         leaving = list(victims)
-        self._kept.begin(spec.pod.uid, node, leaving, self._pods.now())
-        rest = self._rest(spec, node, leaving)
+        self._kept.begin(spec.pod.uid, node, leaving, self._pods.now(), shrinking=bool(shrunk))
+        rest = self._rest(spec, node, leaving, shrunk)
         if rest is not None:
             self._kept.keep_rest(spec.pod.uid, rest)
 
-    def _rest(self, spec: SchedulingSpec, node: str, victims: list[str]) -> Holding | None:
-        """Return what a pod will hold on the node, less what its victims hold of the same GPUs."""
-        released = [self._snap.release(uid) for uid in victims if uid in self._snap.holdings]
-        grant = self._choice.among(spec, self._placer.mask([node]))
-        for holding in released:
-            self._snap.take(holding, force=True)
+    def begin_group_preemption(self, places: Mapping[str, Grant], victims: Iterable[str]) -> None:
+        """Keep what these pods leave for a group that needs these places, and what it needs besides."""
+        leaving = list(victims)
+        first = next(iter(places))
+        self._kept.begin_together(list(places), leaving, self._pods.now())
+        released = [self._snap.holdings[uid] for uid in leaving if uid in self._snap.holdings]
+        wanted = [self._placer.holding(asked_of(self._pods[uid].spec), grant) for uid, grant in places.items()]
+        for node in {each.node for each in wanted}:
+            here = [each for each in wanted if each.node == node]
+            self._kept.keep_rest(first, _remaining(first, node, here, released))
+
+    def _rest(
+        self, spec: SchedulingSpec, node: str, victims: list[str], shrunk: Mapping[str, Grant]
+    ) -> Holding | None:
+        """Return what a pod will hold on the node, less what its victims hold of the same GPUs.
+
+        What others are shrunk by is a part of it: it is kept from before it is free.
+        """
+        smaller = [self._shares.holding(self._pods[uid], grant) for uid, grant in shrunk.items()]
+        with Trial(self._snap) as trial:
+            released = [self._snap.holdings[uid] for uid in victims if uid in self._snap.holdings]
+            for holding in released:
+                trial.put(holding.pod, None)
+            for holding in smaller:
+                trial.put(holding.pod, holding)
+            grant = self._choice.among(spec, self._placer.mask([node]))
         if grant is None:
             return None
-        wanted = self._placer.holding(asked_of(spec), grant)
-        theirs = [dict(each.demands) for each in released]
-        rest = {gpu: _less(demand, [each[gpu] for each in theirs if gpu in each]) for gpu, demand in wanted.demands}
-        return Holding(
-            spec.pod.uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib)
-        )
+        return _remaining(spec.pod.uid, node, [self._placer.holding(asked_of(spec), grant)], released)
+
+    def end_shrinking(self, uid: str) -> None:
+        """Note that the pods that had to be shrunk for a pod are. If nobody is evicted, too, reserve its place."""
+        found = self._kept.under_way(uid)
+        if found is not None:
+            found.shrinking = False
+            if not found.victims:
+                self._inherit(uid, found.node)
 
     def end_preemption(self, uid: str) -> None:
         """Keep nothing more for a pod for which nobody is evicted after all."""
@@ -277,15 +337,29 @@ class Reservations:
         """Keep what an evicted pod held; reserve the place once all of them are gone."""
         self._kept.end(uid)
         complete = self._kept.keep(uid, holding)
-        entry = None if complete is None else self._pods.get(complete[0])
-        if entry is not None and complete is not None and entry.stage in _BEFORE_BIND:
-            entry.answered_at = FOREVER
-            with suppress(BadRequest):
-                if self.reserve(entry.spec, [complete[1]]) is not None:
-                    self.inherited.append(entry)
-                    self._pods.waiting_version += 1
         if complete is not None:
-            self._kept.end(complete[0])
+            self._inherit(*complete)
+
+    def _inherit(self, uid: str, node: str) -> None:
+        """Reserve the place of a pod for which others made room."""
+        entry = self._pods.get(uid)
+        if entry is not None and entry.spec.group is not None:
+            self._pods.capacity_version += 1  # it is kept until the group has its turn, and its places together
+            self._pods.waiting_version += 1
+            return
+        if entry is not None:
+            self.hand_over(entry, node)
+        self._kept.end(uid)
+
+    def hand_over(self, entry: PodEntry, node: str) -> None:
+        """Reserve what was freed on a node for the pod that it was freed for, before anybody else asks."""
+        if entry.stage not in _BEFORE_BIND:
+            return
+        entry.answered_at = FOREVER
+        with suppress(BadRequest):
+            if self.reserve(entry.spec, [node]) is not None:
+                self.inherited.append(entry)
+                self._pods.waiting_version += 1
 
     def recount_kept(self, node: str) -> None:
         """Count what is kept on a node again, because its GPUs changed; nothing is kept on one that is gone."""
@@ -312,8 +386,12 @@ class Reservations:
         self._shares.release(entry)
 
 
-def _less(demand: GpuDemand, taken: list[GpuDemand]) -> GpuDemand:
-    """Return what is left of a demand after others; a part of a GPU is never the whole of it."""
-    milli = demand.milli - sum(each.milli for each in taken)
-    mib = demand.mib - sum(each.mib for each in taken)
-    return GpuDemand(Milli(max(0, milli)), Mib(max(0, mib)))
+def _remaining(uid: str, node: str, wanted: Iterable[Holding], released: Iterable[Holding]) -> Holding:
+    """Return what pods will hold on a node besides what others leave there; a part of a GPU is not all of it."""
+    milli, mib = Counter[str](), Counter[str]()
+    for sign, holdings in ((1, wanted), (-1, released)):
+        for gpu, demand in (each for holding in holdings if holding.node == node for each in holding.demands):
+            milli[gpu] += sign * demand.milli
+            mib[gpu] += sign * demand.mib
+    rest = {gpu: GpuDemand(Milli(max(0, milli[gpu])), Mib(max(0, mib[gpu]))) for gpu in milli}
+    return Holding(uid, node, tuple((gpu, each) for gpu, each in rest.items() if each.milli or each.mib))

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 from milligpu.cluster.binds import DOUBT_S
 from milligpu.cluster.pod_entry import FOREVER, PodEntry, PodStage
+from milligpu.cluster.shrink import full_shares
 from milligpu.cluster.state import ClusterState
-from milligpu.dialects.resize import parse_resize, resized_grant
+from milligpu.dialects.resize import ShareChange, parse_resize, resized_grant
 from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import GpuState, short_uuid
@@ -21,14 +22,20 @@ from milligpu.placement.refuse import refuse_state
 from milligpu.wire.grant import decode_grant
 
 
-def wanted_grant(entry: PodEntry) -> Grant | None:
-    """Return the grant that a bound pod asks for; None if it has that. Raises `BadRequest` if it is invalid."""
-    if entry.stage is not PodStage.BOUND or entry.grant is None or not entry.resize:
+def wanted_grant(state: ClusterState, entry: PodEntry) -> Grant | None:
+    """Return the grant that a bound pod asks for, or had before it was shrunk; None if it has that.
+
+    Raises `BadRequest` if it is invalid.
+    """
+    if entry.stage is not PodStage.BOUND or entry.grant is None:
         return None
-    if entry.spec.is_remote:
+    changes = dict(full_shares(state, entry))
+    if entry.resize and entry.spec.is_remote:
         want = "left out: a share on a GPU server cannot be resized"
         raise BadRequest(names.RESIZE, entry.resize, want, hint="create the pod again with another share")
-    grant = resized_grant(entry.grant, parse_resize(entry.resize))
+    for name, change in parse_resize(entry.resize or "{}").items():
+        changes[name] = change.over(changes.get(name, ShareChange()))
+    grant = resized_grant(entry.grant, changes)
     return None if grant is entry.grant else grant
 
 
@@ -46,6 +53,15 @@ def exceeds_request(entry: PodEntry, grant: Grant, state: ClusterState) -> bool:
             if held.share.milli > asked.milli or held.share.mib > asked.mib:
                 return True
     return False
+
+
+def grows(entry: PodEntry, grant: Grant) -> bool:
+    """Whether any container would be guaranteed more compute than it is now."""
+    if entry.grant is None:
+        return True
+    held = entry.grant.containers
+    pairs = (pair for name, shares in grant.containers.items() for pair in zip(shares, held[name], strict=True))
+    return any(after.share.milli > before.share.milli for after, before in pairs)
 
 
 def impossible_for(state: ClusterState, entry: PodEntry, grant: Grant) -> Refusal | None:
@@ -153,4 +169,5 @@ def mark_resize_unknown(state: ClusterState, uid: str, now: float) -> None:
 
 def unknown_resizes(state: ClusterState, now: float) -> list[PodEntry]:
     """Return the pods whose next grant can no longer be written, and may have been: each has to be read again."""
-    return [each for each in state.pods.resizing.values() if each.next_grant is not None and each.until <= now]
+    resized = {**state.pods.resizing, **state.pods.in_services}
+    return [each for each in resized.values() if each.next_grant is not None and each.until <= now]

@@ -111,6 +111,8 @@ class ClusterState:
         """Add or update a pod."""
         if observed.ended:
             self.drop_pod(observed.uid)
+            if observed.spec.group_key is not None and observed.succeeded is not None:
+                self.pods.note_succeeded(observed.uid, observed.spec.group_key, observed.succeeded)
         elif observed.node:
             self._put_bound(observed)
         elif observed.spec.wants_gpu:
@@ -121,8 +123,11 @@ class ClusterState:
         entry.seen, entry.resize, entry.leaving = True, observed.resize, observed.leaving
         entry.created, entry.queued = observed.created, False
         entry.started, entry.ends = observed.started, observed.ends
-        if observed.resize:
+        entry.service = observed.service
+        if observed.resize or observed.spec.floor is not None:
             self.pods.resizing[observed.uid] = entry
+        if observed.service:
+            self.pods.in_services[observed.uid] = entry
         if entry.node == observed.node and entry.stage is not PodStage.WAITING:
             if _is_later(entry.grant, observed.grant):
                 return  # out of date: a later grant has been written
@@ -181,6 +186,7 @@ class ClusterState:
     def drop_pod(self, uid: str) -> None:
         """Remove a pod that ended or was deleted."""
         self.pods.capacity_version += self.plain.drop(uid)
+        self.pods.forget_succeeded(uid)
         entry = self.pods.get(uid)
         if entry is not None:
             holding = self.placer.snapshot.holdings.get(uid)

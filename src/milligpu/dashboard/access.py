@@ -17,6 +17,7 @@ import msgspec
 from milligpu.kube import config, rights
 from milligpu.kube.api import ApiRefused
 from milligpu.status.advice import Advice, Verdict
+from milligpu.status.cluster import ClusterQueues
 from milligpu.status.picture import Picture
 
 COOKIE = "milligpu_session"
@@ -36,6 +37,8 @@ class ViewRights:
     user: str
     everything: bool = False
     namespaces: frozenset[str] = frozenset()
+    queues: bool = False
+    """Whether the queues are shown; with `everything` they are."""
 
     def sees(self, namespace: str) -> bool:
         """Whether the pods of a namespace are shown; the empty one stands for sessions."""
@@ -59,6 +62,7 @@ def visible(picture: Picture, rights: ViewRights) -> Picture:
         sessions={},
         users={},
         problems=[],
+        queues=replace(picture.queues, users=[], of_pods={}) if rights.queues else ClusterQueues(),
     )
 
 
@@ -110,7 +114,7 @@ class TokenRights:
                 if rights.may_list_pods(client, ""):
                     return ViewRights(user, everything=True)
                 mine = frozenset(each for each in namespaces if each and rights.may_list_pods(client, each))
-                return ViewRights(user, namespaces=mine)
+                return ViewRights(user, namespaces=mine, queues=rights.may_list_queues(client))
         except ApiRefused as error:
             if error.status == _UNAUTHORIZED:
                 return None

@@ -26,20 +26,24 @@ from milligpu.dashboard.charts import chart
 from milligpu.dashboard.collector import Collector
 from milligpu.dashboard.filters import FILTERS
 from milligpu.dashboard.headers import SecurityHeaders
+from milligpu.dashboard.metrics import metrics_text
 from milligpu.history.samples import Level
 from milligpu.model.errors import BadRequest, MilligpuError
 from milligpu.status.advice import Advice
+from milligpu.status.cost import CostLine
 from milligpu.status.picture import Picture
 from milligpu.wire.status import ShareUsage
 
 _HERE = Path(__file__).parent
 # Tokens have at most a few KiB.
 _FORM_MAX = 64 * 1024
+_FILTER_MAX = 1000
 NAVIGATION = (
     ("/", "Overview"),
     ("/gpus", "GPUs"),
     ("/shares", "Shares"),
     ("/waiting", "Waiting"),
+    ("/queues", "Queues"),
     ("/owners", "Cost"),
     ("/health", "Health"),
     ("/settings", "Settings"),
@@ -95,6 +99,7 @@ class DashboardApp:
             ),
             *self._both("/shares", page("shares.html", self._shares, "/shares")),
             *self._both("/waiting", page("waiting.html", self._waiting, "/waiting")),
+            *self._both("/queues", page("queues.html", lambda visit, _: pages.queues(visit.picture), "/queues")),
             *self._both("/owners", page("owners.html", self._owners, "/owners")),
             *self._both("/health", page("health.html", self._health, "/health")),
             *self._both("/settings", page("settings.html", self._settings, "/settings")),
@@ -103,6 +108,9 @@ class DashboardApp:
             ),
             Route("/waiting.csv", self._csv(lambda visit: visit.picture.waiting, "waiting")),
             Route("/gpus.csv", self._csv(lambda visit: pages.tiles(visit.picture, visit.advice), "gpus")),
+            Route("/queues.csv", self._csv(lambda visit: pages.queues(visit.picture).queues, "queues")),
+            Route("/owners.csv", self._csv(self._owner_costs, "owners")),
+            Route("/metrics", self._metrics),
             Route("/overview.json", page("overview.html", self._overview, "/")),
             Route("/", page("overview.html", self._overview, "/")),
         ]
@@ -160,7 +168,8 @@ class DashboardApp:
             rights=visit.rights,
             navigation=NAVIGATION,
             section=section,
-            path=request.url.path,
+            path=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            shown_max=pages.SHOWN_MAX,
             twin="/overview.json" if request.url.path == "/" else f"{request.url.path}.json",
             problem=self._collector.problem,
             currency=self._collector.prices.currency,
@@ -231,7 +240,11 @@ class DashboardApp:
         if not keys or not all(_may_read(key, visit) for key in keys):
             return PlainTextResponse("nothing of this name that you may see\n", 404)
         level, seconds = RANGES[name]
-        found = await asyncio.to_thread(chart, self._collector.history, level, visit.picture.at - seconds, keys)
+        since = visit.picture.at - seconds
+        try:
+            found = await asyncio.to_thread(chart, self._collector.history, level, since, keys)
+        except MilligpuError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     def _csv(self, rows: Callable[[Visit], Sequence[Any]], name: str) -> Callable[[Request], Awaitable[Response]]:
@@ -255,15 +268,18 @@ class DashboardApp:
     def _node(self, visit: Visit, request: Request) -> pages.NodePage | None:
         return pages.node(visit.picture, visit.advice, request.path_params["node"])
 
-    def _shares(self, visit: Visit, _request: Request) -> pages.SharesPage:
-        return pages.shares(visit.picture, visit.advice)
+    def _shares(self, visit: Visit, request: Request) -> pages.SharesPage:
+        return pages.shares(visit.picture, visit.advice, request.query_params.get("filter", "")[:_FILTER_MAX])
 
     def _pod(self, visit: Visit, request: Request) -> pages.HolderPage | None:
         namespace, pod = request.path_params["namespace"], request.path_params["pod"]
         uses = [use for use in visit.picture.shares if (use.namespace, use.pod) == (namespace, pod)]
-        if not uses or not visit.rights.sees(namespace):
+        waits = any((each.namespace, each.name) == (namespace, pod) for each in visit.picture.waiting)
+        if not (uses or waits) or not visit.rights.sees(namespace):
             return None
         text, events = self._explained(namespace, pod)
+        if not uses:
+            return pages.HolderPage(f"{namespace}/{pod}", "pod", (), "", None, text, events, ())
         return pages.holder(visit.picture, visit.advice, uses, explanation=text, events=events)
 
     def _explained(self, namespace: str, pod: str) -> tuple[str, Sequence[str]]:
@@ -287,9 +303,20 @@ class DashboardApp:
     def _waiting(visit: Visit, _request: Request) -> pages.WaitingPage:
         return pages.WaitingPage(visit.picture.waiting, visit.picture.cluster)
 
-    def _owners(self, visit: Visit, _request: Request) -> pages.OwnersPage:
+    def _owners(self, visit: Visit, _request: Request | None) -> pages.OwnersPage:
         allowed = None if visit.rights.everything else visit.rights.namespaces
-        return pages.owners(visit.picture, self._collector.costs, allowed)
+        return pages.owners(visit.picture, self._collector.costs, self._collector.months, allowed)
+
+    def _owner_costs(self, visit: Visit) -> Sequence[CostLine]:
+        return [row.cost for row in self._owners(visit, None).owners if row.cost is not None]
+
+    async def _metrics(self, request: Request) -> Response:
+        visit = await self._entered(request)
+        if isinstance(visit, Response):
+            return visit
+        costs = self._collector.costs if visit.rights.everything else None
+        text = await asyncio.to_thread(metrics_text, visit.picture, visit.advice, costs)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @staticmethod
     def _health(visit: Visit, _request: Request) -> pages.HealthPage:
@@ -300,7 +327,7 @@ class DashboardApp:
         return SettingsPage(
             __version__,
             collector.interval_s,
-            str(collector.history.path),
+            collector.history.place,
             collector.history.size(),
             collector.prices.currency,
             [PriceRow(model, price) for model, price in sorted(collector.prices.per_hour.items())],
@@ -325,7 +352,8 @@ class SettingsPage:
     version: str
     interval_s: float
     history_file: str
-    history_bytes: int
+    history_bytes: int | None
+    """None if a Prometheus has it."""
     currency: str
     prices: Sequence[PriceRow]
     user: str
@@ -334,7 +362,7 @@ class SettingsPage:
 
 
 def _wants_data(request: Request) -> bool:
-    return request.url.path.endswith((".json", ".csv")) or request.url.path == "/live"
+    return request.url.path.endswith((".json", ".csv")) or request.url.path in {"/live", "/metrics"}
 
 
 def _with_cookie(request: Request, cookie: str) -> Response:

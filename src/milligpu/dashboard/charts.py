@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milligpu.history.samples import GPU_FIELDS, SHARE_FIELDS, HistoryLine, Level
-from milligpu.history.store import HistoryReader
+from milligpu.history.samples import GPU_FIELDS, SHARE_FIELDS, HistoryLine, HistorySource, Level
 
 ALL = "all"
 """The key that stands for all GPUs together."""
@@ -28,7 +27,7 @@ class Chart:
     lines: list[ChartLine]
 
 
-def chart(history: HistoryReader, level: Level, since: float, keys: Sequence[str]) -> Chart:
+def chart(history: HistorySource, level: Level, since: float, keys: Sequence[str]) -> Chart:
     """Read the lines of these keys and put them on common times."""
     found = [line for key in keys if key != ALL and (line := history.line(level, since, key)) is not None]
     if ALL in keys:

@@ -37,7 +37,7 @@ def watts(value: float | None) -> str:
 
 def money(value: float | None) -> str:
     """An amount of money, without its currency."""
-    return "unknown" if value is None else f"{value:,.2f}"
+    return "unknown" if value is None else f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def hours(value: float | None) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from milligpu.model.units import BYTES_PER_MIB, WHOLE
 from milligpu.status.advice import Advice, Verdict, needs_attention, share_link
-from milligpu.status.cost import CostLine, CostReport
+from milligpu.status.calendars import CalendarSummary
+from milligpu.status.cost import HOURS_PER_MONTH, CostLine, CostReport, IdleCost
 from milligpu.status.funnel import Funnel, Stranded, funnel, stranded
 from milligpu.status.picture import (
     Picture,
@@ -16,11 +17,14 @@ from milligpu.status.picture import (
     shares_by_gpu,
     used_of_card,
 )
+from milligpu.status.queues import QueueStatus, QueueUserStatus
 from milligpu.wire.status import GpuStatus, ProcessUsage, ShareUsage, Violation
 
 _HIDDEN = "in a namespace that you may not see"
 # The overview is read at a glance; whole lists have pages of their own.
 _FEW = 6
+SHOWN_MAX = 500
+"""A page of more rows is slow, and nobody reads it; the JSON twin and the CSV have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,9 @@ class OverviewPage:
     unhealthy_count: int
     idle_cost: float | None
     idle_hours: float | None
+    formula: IdleCost | None
+    """What idle GPUs cost in a month at the use of the last 30 days; None without prices."""
+    formula_cost: float | None
     currency: str
     tiles: Sequence[GpuTile]
 
@@ -157,6 +164,8 @@ class SharesPage:
     """Everything that holds a share."""
 
     shares: Sequence[ShareRow]
+    words: str
+    """What was searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +192,39 @@ class WaitingPage:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue: what it may have, has, uses and waits for, in GPUs."""
+
+    name: str
+    parent: str
+    order: str
+    weight: int
+    guarantee: float | None
+    ceiling: float | None
+    held: float
+    used: float
+    waiting: int
+    problem: str
+    line: Sequence[WaitingRequest]
+    """Those that wait in it and that the reader may see, in order."""
+
+    @property
+    def scale(self) -> float:
+        """What the bar of the queue is a part of."""
+        return max(self.held, self.guarantee or 0.0, self.ceiling or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesPage:
+    """Queues, who had how much of late, and calendars."""
+
+    queues: Sequence[QueueRow]
+    users: Sequence[QueueUserStatus]
+    calendars: Sequence[CalendarSummary]
+    cluster: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerRow:
     """What one namespace or person has, uses and costs."""
 
@@ -199,6 +241,10 @@ class OwnersPage:
     """People and namespaces."""
 
     owners: Sequence[OwnerRow]
+    queues: Sequence[CostLine]
+    """Empty without queues."""
+    months: Sequence[CostLine]
+    """Of all GPUs, the latest first."""
     currency: str
     total: CostLine | None
     unallocated: CostLine | None
@@ -314,6 +360,7 @@ def overview(picture: Picture, advice: Sequence[Advice], costs: CostReport | Non
     powers = [gpu.power for gpu in picture.gpus if gpu.power is not None]
     heats = [gpu.temperature for gpu in picture.gpus if gpu.temperature is not None]
     found = tiles(picture, advice) if len(picture.gpus) <= 16 else []
+    formula = None if costs is None else costs.idle_cost(HOURS_PER_MONTH)
     return OverviewPage(
         funnel(picture),
         stranded(picture),
@@ -329,6 +376,8 @@ def overview(picture: Picture, advice: Sequence[Advice], costs: CostReport | Non
         sum(gpu.state not in {"ok", "cordoned"} for gpu in picture.gpus),
         None if costs is None else costs.total.idle,
         None if costs is None else costs.total.idle_hours,
+        formula,
+        None if formula is None else formula.cost,
         "" if costs is None else costs.currency,
         found,
     )
@@ -363,12 +412,21 @@ def node(picture: Picture, advice: Sequence[Advice], name: str) -> NodePage | No
     return NodePage(name, found, [share for tile in found for share in tile.shares]) if found else None
 
 
-def shares(picture: Picture, advice: Sequence[Advice]) -> SharesPage:
-    """Make the list of everything that holds a share; what the reader may not see is left out."""
+def shares(picture: Picture, advice: Sequence[Advice], words: str = "") -> SharesPage:
+    """Make the list of everything that holds a share; what the reader may not see is left out.
+
+    `words` must all be in a row's name, owner, verdict or node.
+    """
     known = {each.link: each for each in advice}
     names = gpu_names(picture)
     rows = [share_row(picture, use, known, names) for use in picture.shares if use.pod or use.session]
-    return SharesPage(sorted(rows, key=lambda row: (row.owner, row.name, row.gpu)))
+    wanted = words.lower().split()
+    found = [
+        row
+        for row in rows
+        if all(word in f"{row.name} {row.owner} {row.verdict} {row.node}".lower() for word in wanted)
+    ]
+    return SharesPage(sorted(found, key=lambda row: (row.owner, row.name, row.gpu)), words)
 
 
 def holder(
@@ -401,7 +459,37 @@ def holder(
     )
 
 
-def owners(picture: Picture, costs: CostReport | None, allowed: frozenset[str] | None) -> OwnersPage:
+def queues(picture: Picture) -> QueuesPage:
+    """Make the page of queues, their users, and the calendars of layouts."""
+    used: dict[str, float] = {}
+    for use in picture.shares:
+        name = picture.queue_and_user(use)[0]
+        used[name] = used.get(name, 0.0) + (use.utilization or 0.0)
+    found = picture.queues
+    rows = [_queue(each, used.get(each.name, 0.0), picture.waiting) for each in found.queues]
+    return QueuesPage(rows, found.users, found.calendars, picture.cluster)
+
+
+def _queue(queue: QueueStatus, used: float, waiting: Sequence[WaitingRequest]) -> QueueRow:
+    mine = [each for each in waiting if each.queue == queue.name]
+    return QueueRow(
+        queue.name,
+        queue.parent,
+        queue.order,
+        queue.weight,
+        None if queue.guarantee_milli is None else queue.guarantee_milli / WHOLE,
+        None if queue.ceiling_milli is None else queue.ceiling_milli / WHOLE,
+        queue.held_milli / WHOLE,
+        used,
+        queue.waiting,
+        queue.problem,
+        sorted(mine, key=lambda each: each.turn or len(waiting)),
+    )
+
+
+def owners(
+    picture: Picture, costs: CostReport | None, months: Sequence[CostLine], allowed: frozenset[str] | None
+) -> OwnersPage:
     """Make the page of people and namespaces; `allowed` are the names that the reader may see, None for all."""
     now: dict[str, list[ShareUsage]] = {}
     for use in picture.shares:
@@ -427,6 +515,8 @@ def owners(picture: Picture, costs: CostReport | None, allowed: frozenset[str] |
     ]
     return OwnersPage(
         sorted(rows, key=lambda row: -(row.cost.allocated_hours if row.cost else 0.0)),
+        [] if costs is None or allowed is not None else [line for line in costs.by_queue() if line.name],
+        months,
         "" if costs is None else costs.currency,
         None if costs is None else costs.total,
         None if costs is None else costs.unallocated,

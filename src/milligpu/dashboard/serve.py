@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from milligpu.dashboard.access import DashboardAccess, TokenRights, ViewRights
 from milligpu.dashboard.app import DashboardApp
 from milligpu.dashboard.collector import Collector
 from milligpu.dashboard.hosts import KnownHosts
+from milligpu.dashboard.idle_actions import IdleActions
 from milligpu.dashboard.report import report
-from milligpu.history.store import HistoryStore
+from milligpu.history.prometheus import PrometheusHistory
+from milligpu.history.store import HistoryReader, HistoryStore
 from milligpu.kube import config, fetch
 from milligpu.model.errors import Unavailable
 from milligpu.status.look import cluster_name, cluster_picture, machine_picture
@@ -42,6 +45,10 @@ class DashboardSettings:
     prices: Prices
     save: Path | None = None
     """Where to write a report at the end."""
+    prometheus: str = ""
+    """Address of a Prometheus to ask instead of an own history."""
+    act: bool = False
+    """Whether to do what namespaces and queues ask for about idle pods."""
 
 
 class _StoppableServer(uvicorn.Server):
@@ -88,8 +95,16 @@ async def _serve(settings: DashboardSettings, listener: socket.socket, say: Call
         read = partial(cluster_picture, settings.kubeconfig, cluster_name(settings.kubeconfig))
     # What cannot be read at the start is an error of the command, not of a page.
     await asyncio.to_thread(read)
-    store = HistoryStore(settings.history)
-    collector = Collector(read, store, interval_s=settings.interval_s, prices=settings.prices)
+    store: HistoryStore | PrometheusHistory
+    if settings.prometheus:
+        store = past = PrometheusHistory(settings.prometheus, time.time)
+    else:
+        store, past = HistoryStore(settings.history), HistoryReader(settings.history)
+    act = None
+    if settings.act:
+        cluster = config.find_cluster(settings.kubeconfig)
+        act = IdleActions(lambda: config.blocking_client(cluster), past).act
+    collector = Collector(read, store, interval_s=settings.interval_s, prices=settings.prices, act=act)
     access = DashboardAccess(
         owner=None if settings.tokens else ViewRights("you", everything=True),
         tokens=TokenRights(config.find_cluster(settings.kubeconfig)) if settings.tokens else None,
@@ -126,7 +141,8 @@ async def _serve(settings: DashboardSettings, listener: socket.socket, say: Call
         if settings.save is not None:
             settings.save.parent.mkdir(parents=True, exist_ok=True)
             settings.save.write_text(report(collector, dashboard.templates), encoding="utf-8")
-        store.close()
+        if isinstance(store, HistoryStore):
+            store.close()
 
 
 def explained(kubeconfig: str | None, namespace: str, pod: str) -> tuple[str, Sequence[str]]:

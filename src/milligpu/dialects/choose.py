@@ -16,6 +16,8 @@ from milligpu.dialects import (
 )
 from milligpu.dialects import pod as pods
 from milligpu.dialects.dialect import Dialect
+from milligpu.dialects.floor import apply_floor
+from milligpu.dialects.groups import apply_group
 from milligpu.dialects.registry import DialectRegistry
 from milligpu.dialects.settings import DEFAULTS, DialectSettings
 from milligpu.model import names
@@ -47,7 +49,9 @@ def read_pod(pod: pods.Json, settings: DialectSettings = DEFAULTS, known: Dialec
     fields = pods.pod_fields(pod)
     _refuse_misspelled(fields, known)
     request = _find(fields, known).read_request(pod, settings)
-    return attach.apply_attach(pod, profiles.require_profile(pod, qos.apply_qos_limits(pod, request, settings)))
+    request = qos.apply_qos_limits(pod, request, settings)
+    request = attach.apply_attach(pod, profiles.require_profile(pod, request))
+    return apply_group(pod, apply_floor(pod, request))
 
 
 def _find(fields: pods.PodFields, known: DialectRegistry) -> Dialect:

@@ -27,6 +27,7 @@ def request_data(request: PodRequest) -> dict[str, Any]:
         "group": None
         if request.group is None
         else {"name": request.group.name, "size": request.group.size, "least": request.group.min_count},
+        "floor": request.floor,
     }
     return {key: value for key, value in data.items() if value is not None}
 

@@ -19,7 +19,7 @@ from milligpu.model.requirements import ANY, parse_requirements
 from milligpu.model.units import GPUS_MAX, WHOLE, Milli, milli_hint, parse_mib, parse_milli, parse_whole
 
 # Written on pods of any dialect: next to the request, or after the pod is created.
-_BESIDE = frozenset({names.ATTACH, names.GRANT, names.GPU_SERVER, names.RESIZE, names.USER})
+_BESIDE = frozenset({names.ATTACH, *names.GRANTED, names.RESIZE, names.FLOOR, names.GROUP_MIN_COUNT, names.USER})
 
 
 def first_field(fields: pods.PodFields) -> str | None:
@@ -164,10 +164,9 @@ def _refuse_limits(request: PodRequest, policy: SharePolicy | None) -> None:
 def _group(notes: Mapping[str, str]) -> PodGroup | None:
     name, size, least = (notes.get(each) for each in (names.GROUP, names.GROUP_SIZE, names.GROUP_MIN_COUNT))
     if name is None:
-        alone = next((each for each in (names.GROUP_SIZE, names.GROUP_MIN_COUNT) if each in notes), None)
-        if alone is not None:
-            raise BadRequest(names.GROUP, None, f"the name of the group: {alone} needs it")
-        return None
+        if size is not None:
+            raise BadRequest(names.GROUP, None, f"the name of the group: {names.GROUP_SIZE} needs it")
+        return None  # the least number may be of another system's group
     if size is None:
         if least is None:
             want = f"the number of pods of the group, or {names.GROUP_MIN_COUNT} of them"
@@ -190,7 +189,7 @@ def _renamed(notes: Mapping[str, str]) -> Mapping[str, str]:
 
 def _refuse_unknown(notes: Mapping[str, str]) -> None:
     """Refuse a misspelled `milligpu.dev/` annotation instead of ignoring it."""
-    known = names.USER_ANNOTATIONS | {names.GRANT, names.GPU_SERVER, names.USER}
+    known = names.USER_ANNOTATIONS | {*names.GRANTED, names.USER}
     for key, value in notes.items():
         if key.startswith(names.PREFIX) and key not in known:
             allowed = ", ".join(sorted(name.removeprefix(names.PREFIX) for name in names.USER_ANNOTATIONS))

@@ -90,7 +90,7 @@ def _drop_grant(pod: dict[str, Any]) -> None:
     """Remove the grant of the pod that a new one was copied from, as by `kubectl debug --copy-to`."""
     notes = pods.section(pod, "metadata").get("annotations")
     if isinstance(notes, dict):
-        for written in (names.GRANT, names.GPU_SERVER):
+        for written in names.GRANTED:
             cast("dict[str, Any]", notes).pop(written, None)
 
 

@@ -1,9 +1,9 @@
 """One measurement of one GPU or share, and averages of several. Pure. NaN is unknown, which is not 0."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 Values: TypeAlias = NDArray[np.float32]
 UNKNOWN = float("nan")
 
-GPU_FIELDS = ("used", "allocated", "memory", "power", "temperature", "throttled")
-"""Fractions of the GPU's card, bytes, watts, degrees Celsius, and the fraction of the time with reduced clocks."""
-SHARE_FIELDS = ("used", "share", "memory", "limit", "waiting", "throttled")
-"""Fractions of a card, bytes; `waiting` and `throttled` are fractions of the time."""
+GPU_FIELDS = ("used", "allocated", "memory", "power", "temperature", "throttled", "errors")
+"""Fractions of the GPU's card, bytes, watts, degrees Celsius, the fraction of the time with reduced clocks, and
+XIDs per second."""
+SHARE_FIELDS = ("used", "share", "memory", "limit", "waiting", "throttled", "refused")
+"""Fractions of a card, bytes; `waiting` and `throttled` of the time; refused allocations per second."""
 _EXTRA = ("seconds", "peak")
 WIDTH = len(_EXTRA) + len(GPU_FIELDS)
 SECONDS, PEAK, FIRST = 0, 1, 2
@@ -75,10 +76,29 @@ class HistoryLine:
         return self.rows[:, FIRST + fields.index(name)]
 
 
-def join_lines(parts: Sequence[HistoryLine]) -> HistoryLine:
-    """Make one line of parts that follow each other; the last one's labels count."""
-    times = np.concatenate([part.times for part in parts])
-    return HistoryLine(parts[-1].key, parts[-1].labels, times, np.concatenate([part.rows for part in parts]))
+class HistorySource(Protocol):
+    """Where lines are read: our own file, or a Prometheus."""
+
+    @property
+    def place(self) -> str:
+        """What people call it."""
+        ...
+
+    def size(self) -> int | None:
+        """Bytes on the disk; None if that is not ours to know."""
+        ...
+
+    def lines(self, level: Level, since: float, *, prefix: str = "") -> Iterator[HistoryLine]:
+        """Read all lines whose key has this beginning and that have points."""
+        ...
+
+    def line(self, level: Level, since: float, key: str) -> HistoryLine | None:
+        """Read one line; None if it has no points."""
+        ...
+
+    def pieces(self, since: float, levels: Sequence[Level] = ...) -> Iterator[HistoryLine]:
+        """Read each second once; a line may come in several pieces."""
+        ...
 
 
 def average(ids: NDArray[np.uint8], rows: Values) -> tuple[NDArray[np.uint8], Values]:
@@ -105,7 +125,10 @@ def encode_block(ids: NDArray[Any], rows: Values) -> bytes:
 
 
 def decode_block(block: bytes) -> tuple[NDArray[np.uint8], Values]:
-    """Read what `encode_block` wrote."""
+    """Read what `encode_block` wrote; columns that an older version did not have are unknown."""
     count = block[0] + 1
     ids = np.frombuffer(block, np.uint8, count, 1)
-    return ids, np.frombuffer(block, "<f4", count * WIDTH, 1 + count).reshape(count, WIDTH)
+    rows = np.frombuffer(block, "<f4", -1, 1 + count).reshape(count, -1)
+    if rows.shape[1] < WIDTH:
+        rows = np.pad(rows, ((0, 0), (0, WIDTH - rows.shape[1])), constant_values=np.float32(UNKNOWN))
+    return ids, rows

@@ -25,15 +25,18 @@ from milligpu.history.samples import (
     average,
     decode_block,
     encode_block,
-    join_lines,
 )
 
 _log = logging.getLogger(__name__)
 
-SIZE_MAX = 1 << 30
-"""Bytes. 5,000 GPUs and 20,000 shares need about 0.9 GiB when 90 days are full of hours."""
-_VERSION = 1
+SIZE_MAX = 4 << 30
+"""Bytes. 5,000 GPUs and 20,000 shares need 3.5 GiB when 90 days are full of hours (`bench/history.py`), and
+100 GPUs with 400 shares a fiftieth of that."""
+_VERSION = 2
+_OLDER = (1,)
+"""Versions that this program reads and goes on with: their blocks have fewer columns."""
 _GROUP = 256
+FINER = (Level.HOURS, Level.MINUTES, Level.RAW)
 _PAGE = 4096
 _SCHEMA = f"""
 CREATE TABLE line (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, labels TEXT NOT NULL, last INTEGER NOT NULL);
@@ -195,6 +198,8 @@ def _check(db: sqlite3.Connection) -> None:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version == 0:
         db.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
+    elif version in _OLDER:
+        db.execute(f"PRAGMA user_version = {_VERSION}")
     elif version != _VERSION:
         raise sqlite3.DatabaseError(f"its version is {version}, and this program reads {_VERSION}")
     elif (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
@@ -211,6 +216,10 @@ class HistoryReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
 
     def exists(self) -> bool:
         return self.path.exists()
@@ -229,18 +238,19 @@ class HistoryReader:
             for part, members in wanted.items():
                 yield from _of_part(_blocks(db, level, part, since, until), members)
 
-    def everything(self, since: float) -> list[HistoryLine]:
-        """Read all lines once: hours, the minutes after the last hour, the samples after the last minute."""
-        found: dict[str, list[HistoryLine]] = {}
+    def pieces(self, since: float, levels: Sequence[Level] = FINER) -> Iterator[HistoryLine]:
+        """Read each second once: hours, the minutes after the last hour, the samples after the last minute.
+
+        A line may come in several pieces. Few are in memory at a time, so months of thousands of GPUs can be read.
+        """
         begin = since
-        for level in (Level.HOURS, Level.MINUTES, Level.RAW):
+        for level in levels:
             last: int | None = None
             for line in self.lines(level, begin):
-                found.setdefault(line.key, []).append(line)
                 last = max(last or 0, int(line.times[-1]))
+                yield line
             if last is not None:
                 begin = max(begin, last + level.step_s)
-        return [join_lines(lines) for lines in found.values()]
 
     def line(self, level: Level, since: float, key: str) -> HistoryLine | None:
         """Read the points of one GPU or share; None if it has none."""

@@ -30,10 +30,13 @@ class ConnectionLost(ConnectionError):
 class _Connection(asyncio.Protocol):
     """One request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None) -> None:
+        """`most` is how many bytes the body of an answer may have; a longer one is an error."""
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._body: list[bytes] = []
+        self._most = most
+        self._length = 0
         self._retry_after = ""
         self._answer: asyncio.Future[HttpAnswer] | None = None
         self.usable = False
@@ -85,10 +88,15 @@ class _Connection(asyncio.Protocol):
             self._retry_after = value.decode(errors="replace")
 
     def on_body(self, body: bytes) -> None:
+        self._length += len(body)
+        if self._most is not None and self._length > self._most:
+            self._fail(f"the answer is longer than {self._most} bytes")
+            self.close()
+            return
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        body, self._body = b"".join(self._body), []
+        body, self._body, self._length = b"".join(self._body), [], 0
         retry_after, self._retry_after = self._retry_after, ""
         if self._answer is None or self._answer.done():
             self.close()  # an answer without a request
@@ -100,8 +108,12 @@ class _Connection(asyncio.Protocol):
 class HttpConnections:
     """At most `limit` connections; further requests wait for one."""
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, limit: int) -> None:
+    def __init__(
+        self, host: str, port: int, tls: ssl.SSLContext | None, limit: int, *, most: int | None = None
+    ) -> None:
+        """`most` is how many bytes the body of an answer may have."""
         self._where = host, port
+        self._most = most
         self._tls = tls
         self._slots = asyncio.Semaphore(limit)
         self._idle: list[_Connection] = []
@@ -125,7 +137,7 @@ class HttpConnections:
         host, port = self._where
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_connection(_Connection, host, port, ssl=self._tls)
+            _, connection = await loop.create_connection(lambda: _Connection(self._most), host, port, ssl=self._tls)
         except ssl.SSLError as error:
             raise ConnectionRefusedError(f"{host}:{port}: {error}") from None
         return connection
@@ -136,13 +148,19 @@ class HttpConnections:
             self._idle.pop().close()
 
 
-async def get_url(url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None) -> HttpAnswer:
-    """Read one page over a connection of its own; `tls` is for https. Raises `Unavailable`."""
+async def get_url(
+    url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None, most: int | None = None
+) -> HttpAnswer:
+    """Read one page over a connection of its own, and follow no redirect; `tls` is for https. Raises `Unavailable`.
+
+    `most` is how many bytes its body may have.
+    """
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     request = f"GET {path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
-    connections = HttpConnections(parts.hostname or "", parts.port or (443 if secure else 80), tls, limit=1)
+    port = parts.port or (443 if secure else 80)
+    connections = HttpConnections(parts.hostname or "", port, tls, limit=1, most=most)
     try:
         async with asyncio.timeout(timeout_s):
             return await connections.ask(request.encode())

@@ -77,7 +77,7 @@ class NodeEvent:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """What happened to an object of milligpu's own that has no namespace, such as a GpuCalendar."""
+    """What happened to an object of milligpu's own, such as a GpuCalendar."""
 
     kind: str
     name: str
@@ -86,14 +86,17 @@ class ObjectEvent:
     action: str
     message: str
     normal: bool = False
+    inside: str = ""
+    """The namespace of the object, if its kind has one."""
 
     @property
     def namespace(self) -> str:
-        return "default"
+        return self.inside or "default"
 
     @property
     def regarding(self) -> dict[str, str]:
-        return {"apiVersion": GROUP_VERSION, "kind": self.kind, "name": self.name, "uid": self.uid}
+        where = {"namespace": self.inside} if self.inside else {}
+        return {"apiVersion": GROUP_VERSION, "kind": self.kind, "name": self.name, "uid": self.uid, **where}
 
 
 AnyEvent = PodEvent | NodeEvent | ObjectEvent

@@ -72,6 +72,12 @@ def post_json(client: httpx2.Client, path: str, body: object) -> bytes:
     return _send(client, "POST", path, content=msgspec.json.encode(body), headers=headers)
 
 
+def dry_run_pod(client: httpx2.Client, namespace: str, pod: Mapping[str, Any]) -> KubePod:
+    """Return a new pod as admission would leave it, without creating it."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?dryRun=All"
+    return decode_pod(post_json(client, path, pod))
+
+
 def get_text(client: httpx2.Client, path: str) -> str:
     """Return a text, such as a log."""
     return _send(client, "GET", path).decode(errors="replace")
@@ -139,6 +145,11 @@ def annotate_pod(
 def patch_json(client: httpx2.Client, path: str, patch: Mapping[str, Any]) -> None:
     """Merge a patch into an object."""
     _send(client, "PATCH", path, content=msgspec.json.encode(patch), headers={"Content-Type": MERGE_PATCH})
+
+
+def delete_json(client: httpx2.Client, path: str) -> None:
+    """Delete an object."""
+    _send(client, "DELETE", path)
 
 
 def watch_pod(client: httpx2.Client, pod: KubePod, seconds: int) -> Iterator[KubePod]:

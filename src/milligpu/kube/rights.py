@@ -4,6 +4,7 @@ import msgspec
 
 from milligpu.kube.config import BlockingClient
 from milligpu.kube.fetch import post_json
+from milligpu.model import names
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -31,10 +32,19 @@ class _Who(msgspec.Struct):
 
 def may_list_pods(client: BlockingClient, namespace: str) -> bool:
     """Whether this login may list the pods of a namespace; of all namespaces if it is empty."""
+    return _may(client, {"namespace": namespace, "verb": "list", "resource": "pods"})
+
+
+def may_list_queues(client: BlockingClient) -> bool:
+    """Whether this login may list the queues, which belong to no namespace."""
+    return _may(client, {"group": names.PREFIX.rstrip("/"), "verb": "list", "resource": "gpuqueues"})
+
+
+def _may(client: BlockingClient, attributes: dict[str, str]) -> bool:
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {"namespace": namespace, "verb": "list", "resource": "pods"}},
+        "spec": {"resourceAttributes": attributes},
     }
     return msgspec.json.decode(post_json(client, _REVIEWS, body), type=_Review).status.allowed
 

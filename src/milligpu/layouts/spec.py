@@ -21,6 +21,7 @@ from milligpu.model.errors import BadRequest
 from milligpu.model.policy import parse_policy
 from milligpu.model.requirements import ANY, parse_requirements
 from milligpu.model.units import WHOLE, Milli, parse_whole
+from milligpu.wire.fields import Json, read_flag, read_mapping, refuse_unknown
 
 NAME_MAX = 63
 # What a person can oversee; each is evaluated for every day of a year when zones differ.
@@ -32,8 +33,6 @@ _CALENDAR_FIELDS = (
     *("zone", "default", "nodeSelector", "windows", "exceptions"),
     *("paused", "override", "onFailure", "deadlineSeconds"),
 )
-
-Json = Mapping[str, Any]
 
 
 class OnFailure(StrEnum):
@@ -79,9 +78,9 @@ class CalendarSpec:
 
 def parse_calendar(found: Json, start: datetime) -> CalendarSpec:
     """Read a `GpuCalendar`; `start` is from when windows of several zones are compared."""
-    name = _name("metadata.name", _mapping("metadata", found.get("metadata")).get("name"))
-    spec = _mapping("spec", found.get("spec"))
-    _only("spec", spec, *_CALENDAR_FIELDS)
+    name = _name("metadata.name", read_mapping("metadata", found.get("metadata")).get("name"))
+    spec = read_mapping("spec", found.get("spec"))
+    refuse_unknown("spec", spec, *_CALENDAR_FIELDS)
     zone = parse_zone("spec.zone", spec.get("zone", "UTC"))
     windows = _list("spec.windows", spec.get("windows"), WINDOWS_MAX)
     exceptions = _list("spec.exceptions", spec.get("exceptions"), EXCEPTIONS_MAX)
@@ -99,7 +98,7 @@ def parse_calendar(found: Json, start: datetime) -> CalendarSpec:
         name,
         calendar,
         _labels("spec.nodeSelector", spec.get("nodeSelector")),
-        _flag("spec.paused", spec.get("paused", False)),
+        read_flag("spec.paused", spec.get("paused", False)),
         _override(spec.get("override")),
         _on_failure(spec.get("onFailure", OnFailure.ROLLBACK)),
         timedelta(seconds=seconds),
@@ -108,16 +107,16 @@ def parse_calendar(found: Json, start: datetime) -> CalendarSpec:
 
 def parse_layout(found: Json) -> CardLayout:
     """Read a `GpuLayout`."""
-    name = _name("metadata.name", _mapping("metadata", found.get("metadata")).get("name"))
-    spec = _mapping("spec", found.get("spec"))
-    _only("spec", spec, "cards")
+    name = _name("metadata.name", read_mapping("metadata", found.get("metadata")).get("name"))
+    spec = read_mapping("spec", found.get("spec"))
+    refuse_unknown("spec", spec, "cards")
     cards = _list("spec.cards", spec.get("cards"), CARDS_MAX)
     return CardLayout(name, tuple(_cards(f"spec.cards[{number}]", each) for number, each in enumerate(cards)))
 
 
 def _cards(where: str, value: object) -> CardGroup:
-    found = _mapping(where, value)
-    _only(where, found, "nodeSelector", "gpus", "policy", "reserved", "limit")
+    found = read_mapping(where, value)
+    refuse_unknown(where, found, "nodeSelector", "gpus", "policy", "reserved", "limit")
     gpus, policy, reserved, limit = (found.get(key) for key in ("gpus", "policy", "reserved", "limit"))
     if policy is None and reserved is None and limit is None:
         raise BadRequest(where, dict(found), "one of policy, reserved and limit at least")
@@ -131,8 +130,8 @@ def _cards(where: str, value: object) -> CardGroup:
 
 
 def _window(where: str, value: object, zone: ZoneInfo) -> CalendarWindow:
-    found = _mapping(where, value)
-    _only(where, found, "days", "from", "to", "zone", "layout")
+    found = read_mapping(where, value)
+    refuse_unknown(where, found, "days", "from", "to", "zone", "layout")
     begin, end = _times(where, found)
     return CalendarWindow(
         parse_days(f"{where}.days", found.get("days")),
@@ -144,8 +143,8 @@ def _window(where: str, value: object, zone: ZoneInfo) -> CalendarWindow:
 
 
 def _exception(where: str, value: object, zone: ZoneInfo) -> CalendarException:
-    found = _mapping(where, value)
-    _only(where, found, "dates", "from", "to", "layout", "name")
+    found = read_mapping(where, value)
+    refuse_unknown(where, found, "dates", "from", "to", "layout", "name")
     dates = _list(f"{where}.dates", found.get("dates"), DATES_MAX)
     if not dates:
         raise BadRequest(f"{where}.dates", None, "a list of dates such as 2026-12-24")
@@ -171,8 +170,8 @@ def _times(where: str, found: Json) -> tuple[int, int]:
 def _override(value: object) -> LayoutOverride | None:
     if value is None:
         return None
-    found = _mapping("spec.override", value)
-    _only("spec.override", found, "layout", "until")
+    found = read_mapping("spec.override", value)
+    refuse_unknown("spec.override", found, "layout", "until")
     until = found.get("until")
     return LayoutOverride(
         _name("spec.override.layout", found.get("layout")),
@@ -201,14 +200,6 @@ def _on_failure(value: object) -> OnFailure:
 # -- shapes --------------------------------------------------------------------------------------------------
 
 
-def _mapping(field_: str, value: object) -> Json:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise BadRequest(field_, value, "a mapping")
-    return cast("Json", value)
-
-
 def _list(field_: str, value: object, most: int) -> list[Any]:
     if value is None:
         return []
@@ -220,20 +211,8 @@ def _list(field_: str, value: object, most: int) -> list[Any]:
     return items
 
 
-def _only(where: str, found: Json, *known: str) -> None:
-    for key in found:
-        if key not in known:
-            raise BadRequest(f"{where}.{key}", found[key], f"left out; known are {', '.join(known)}")
-
-
-def _flag(field_: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise BadRequest(field_, value, "true or false")
-    return value
-
-
 def _labels(field_: str, value: object) -> Mapping[str, str]:
-    found = _mapping(field_, value)
+    found = read_mapping(field_, value)
     for key, each in found.items():
         if not isinstance(each, str):
             raise BadRequest(f"{field_}.{key}", each, "a text, as the value of a label is")

@@ -13,6 +13,7 @@ from typing import Any
 
 from milligpu.manifests.webhook_configuration import CONTROLLERS, NEW_PODS, WebhookAddress
 from milligpu.model import names
+from milligpu.model.gpu_service import ScaleKind
 
 GRANTS = "grants.milligpu.dev"
 INVENTORIES = "inventories.milligpu.dev"
@@ -21,6 +22,7 @@ AGENT_NODES = "agent-nodes.milligpu.dev"
 AGENT_EVENTS = "agent-events.milligpu.dev"
 SCHEDULER_NODES = "scheduler-nodes.milligpu.dev"
 SCHEDULER_PODS = "scheduler-pods.milligpu.dev"
+SCHEDULER_SCALES = "scheduler-scales.milligpu.dev"
 QUEUE_GATES = "queue-gates.milligpu.dev"
 QUEUE_USERS = "queue-users.milligpu.dev"
 LAYOUTS = "layouts.milligpu.dev"
@@ -45,6 +47,7 @@ def admission_policies(namespace: str, scheduler: str, agent: str) -> list[dict[
         *_policy(AGENT_EVENTS, _writes("events.k8s.io", ["events"]), [_agent_events(agent)], account=agent),
         *_policy(SCHEDULER_NODES, nodes, [_scheduler_nodes(scheduler)], account=scheduler),
         *_policy(SCHEDULER_PODS, _updates(["pods"]), [_scheduler_pods(scheduler)], account=scheduler),
+        *_policy(SCHEDULER_SCALES, _writes("apps", _SCALES), [_scheduler_scales(scheduler)], account=scheduler),
         *_policy(QUEUE_GATES, _updates(["pods"]), _queue_gates(scheduler)),
         *_policy(QUEUE_USERS, _writes("", ["pods", "replicationcontrollers"]), [_queue_users("pods")]),
         *_policy(f"template-{QUEUE_USERS}", _writes("apps", _APPS), [_queue_users("templates")]),
@@ -55,11 +58,11 @@ def admission_policies(namespace: str, scheduler: str, agent: str) -> list[dict[
 
 def _grants(account: str) -> _Check:
     """Allow only the scheduler to write grants, and not in a new pod: it also creates the pods of SharePods."""
+    unchanged = " && ".join(map(_unchanged, names.GRANTED))
     new = f"(request.operation == 'CREATE' && request.resource.resource == 'pods' && {_SUBRESOURCE} == '')"
     return (
-        f"({_unchanged(names.GRANT)} && {_unchanged(names.GPU_SERVER)}) || "
-        f"(request.userInfo.username == '{account}' && !{new})",
-        f"only {account} may write or remove the annotations {names.GRANT} and {names.GPU_SERVER}",
+        f"({unchanged}) || (request.userInfo.username == '{account}' && !{new})",
+        f"only {account} may write or remove the annotations {', '.join(names.GRANTED)}",
     )
 
 
@@ -169,6 +172,14 @@ def _scheduler_pods(account: str) -> _Check:
         f"{_gates('object')} == {_gates('oldObject')}.filter(g, g.name != '{names.QUEUE}') && {rest}",
         f"{account} may only remove the scheduling gate {names.QUEUE} of a pod",
     )
+
+
+_SCALES = [f"{kind.plural}/scale" for kind in ScaleKind]
+
+
+def _scheduler_scales(account: str) -> _Check:
+    """The scheduler scales targets of services, and turns nothing off."""
+    return "object.?spec.?replicas.orValue(0) >= 1", f"{account} may not scale to zero"
 
 
 def _queue_gates(account: str) -> list[_Check]:

@@ -8,6 +8,7 @@ from milligpu.manifests.layout_crds import layout_crds
 from milligpu.manifests.mutating_policies import mutating_policies
 from milligpu.manifests.rbac import AGENT, SCHEDULER, service_accounts
 from milligpu.manifests.server_crd import server_crd
+from milligpu.manifests.service_crd import service_crd
 from milligpu.manifests.webhook_configuration import WebhookAddress, webhook_configuration
 
 
@@ -31,5 +32,6 @@ def cluster_manifests(
         queue_crd(),
         *layout_crds(),
         server_crd(),
+        service_crd(),
         *admission,
     ]

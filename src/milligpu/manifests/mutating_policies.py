@@ -56,6 +56,13 @@ def mutating_policies(target: WebhookAddress, known: DialectRegistry = KNOWN) ->
             f"'{names.GPU_SERVER}' in object.metadata.?annotations.orValue({{}})",
             _strip(names.GPU_SERVER),
         ),
+        *_policy(
+            "copied-services.milligpu.dev",
+            NEW_PODS,
+            namespace_selector(target.namespace),
+            f"'{names.SERVICE}' in object.metadata.?annotations.orValue({{}})",
+            _strip(names.SERVICE),
+        ),
     ]
 
 

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from milligpu.manifests.webhook_configuration import CONFIGURATION
+from milligpu.model.gpu_service import ScaleKind
 from milligpu.model.names import GROUP_VERSION
 
 SCHEDULER = "milligpu-scheduler"
@@ -30,14 +31,24 @@ _CLUSTER_RULES: list[dict[str, Any]] = [
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
     {
         "apiGroups": [_GROUP],
-        "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservers"],
+        "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservers", "gpuservices"],
         "verbs": ["get", "list", "watch"],
     },
     {
         "apiGroups": [_GROUP],
-        "resources": ["gpuclasses/status", "gpuqueues/status", "gpulayouts/status", "gpucalendars/status"],
+        "resources": [
+            *("gpuclasses/status", "gpuqueues/status", "gpulayouts/status", "gpucalendars/status"),
+            "gpuservices/status",
+        ],
         "verbs": ["patch"],
     },
+    # To change the number of pods of a GpuService's target, and nothing else of it; and to see who else does.
+    {
+        "apiGroups": ["apps"],
+        "resources": [f"{kind.plural}/scale" for kind in ScaleKind],
+        "verbs": ["get", "patch"],
+    },
+    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
     # To remove the gates of queues from pods, and to write the present layout onto nodes and remove their startup
     # taint; admission policies allow no other change.
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["patch"]},
@@ -95,6 +106,7 @@ def service_accounts(namespace: str, *, webhook: bool) -> list[dict[str, Any]]:
         *_account(namespace, AGENT, AGENT_RULES, []),
         *_account(namespace, GPU_SERVER, SERVER_RULES, []),
         _READERS,
+        _EDITORS,
     ]
 
 
@@ -144,12 +156,29 @@ _READERS: dict[str, Any] = {
     "rules": [
         {
             "apiGroups": [_GROUP],
-            "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservers"],
+            "resources": ["gpuclasses", "gpuqueues", "gpulayouts", "gpucalendars", "gpuservers", "gpuservices"],
             "verbs": ["get", "list", "watch"],
         }
     ],
 }
-"""Adds classes, queues, layouts, calendars and GPU servers to what Kubernetes' own role `view` may read."""
+"""Adds all kinds of objects to what Kubernetes' own role `view` may read."""
+
+_EDITORS: dict[str, Any] = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {
+        "name": "milligpu-edit",
+        "labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"},
+    },
+    "rules": [
+        {
+            "apiGroups": [_GROUP],
+            "resources": ["gpuservices"],
+            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+        }
+    ],
+}
+"""Lets who may write Deployments of a namespace, by Kubernetes' roles `edit` and `admin`, write services there."""
 
 
 def _own_rules(*leases: str) -> list[dict[str, Any]]:

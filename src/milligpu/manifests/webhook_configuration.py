@@ -217,5 +217,5 @@ def _containers(spec: str, key: str, known: DialectRegistry) -> str:
 def _named(parent: str, key: str, pattern: str, *, within: str = "") -> str:
     there = f"has({parent}) && " if within else ""
     # A grant is no request; an admission policy says who may write it.
-    asks = f"k.matches(r'{pattern}') && k != '{names.GRANT}' && k != '{names.GPU_SERVER}'"
+    asks = " && ".join((f"k.matches(r'{pattern}')", *(f"k != '{each}'" for each in names.GRANTED)))
     return f"({there}has({parent}.{key}) && {parent}.{key}.exists(k, {asks}))"

@@ -19,10 +19,12 @@ from milligpu.measure.testbed import LoadReport, Testbed, compute_share
 from milligpu.model.units import WHOLE, Mib
 
 # A request to InceptionV3 occupies a K80 for about this long.
-_REQUEST_US = 20_000.0
+REQUEST_US = 20_000.0
+"""GPU time of a request."""
 _BATCH = 8
 _IN_FLIGHT = 10
-_CPU_LIMITS = (0.35, 0.1)
+CPU_LIMITS = (0.35, 0.1)
+"""CPUs that a model may use, besides no limit."""
 _OVERHEAD_PAIRS = 3
 _NBODY_US = 2000
 _WARM_S = 0.5
@@ -123,7 +125,7 @@ class Experiments:
                     "tenants": count,
                     "gpu %": round(100 * sum(rates), 1),
                     "least of the mean": round(min(rates) * len(rates) / sum(rates), 3),
-                    "fairness": round(_jain(rates), 4),
+                    "fairness": round(jain(rates), 4),
                     "late": late,
                 }
             )
@@ -149,7 +151,7 @@ class Experiments:
 
     def sequential(self) -> ExperimentResult:
         """Models that answer one request at a time, with and without a limit of their CPU time."""
-        rows = [row for limit in (None, *_CPU_LIMITS) for row in self._serving(limit, processes=1)]
+        rows = [row for limit in (None, *CPU_LIMITS) for row in self._serving(limit, processes=1)]
         return self._result("sequential", rows, "models", ["requests/s", "p50 ms"], _serving_findings(rows))
 
     def parallel(self) -> ExperimentResult:
@@ -217,7 +219,7 @@ class Experiments:
     def cost(self) -> ExperimentResult:
         """How many GPUs a model each would need, against one that they share."""
         fitting = self._fill(self._options.size)
-        rows = list(self._serving(_CPU_LIMITS[-1], processes=1))
+        rows = list(self._serving(CPU_LIMITS[-1], processes=1))
         measured = [row for row in rows if "p50 ms" in row]
         alone = float(str(measured[0]["p50 ms"]))
         good = [row for row in measured if float(str(row["p50 ms"])) <= _LATENCY_FACTOR * alone]
@@ -247,7 +249,7 @@ class Experiments:
 
     def _request_us(self, batch: int) -> float:
         """GPU time of one request or batch: so many passes that a single request takes about 20 ms."""
-        passes = max(1, round(_REQUEST_US / self._profile(1).gpu_us))
+        passes = max(1, round(REQUEST_US / self._profile(1).gpu_us))
         return passes * self._profile(batch).gpu_us
 
     def _run(self, count: int, load: Sequence[str], processes: int = 1) -> tuple[list[LoadReport], int]:
@@ -296,6 +298,6 @@ def _serving_findings(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _jain(rates: Sequence[float]) -> float:
+def jain(rates: Sequence[float]) -> float:
     """Jain's index of fairness: 1 if all have the same."""
     return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))

@@ -49,6 +49,12 @@ SHARES = PREFIX + "shares"
 """Per container, what the two resources cannot express: shares of several GPUs, or memory without compute."""
 RESIZE = PREFIX + "resize"
 """A new share for a running pod; can be written at any time."""
+FLOOR = PREFIX + "floor"
+"""How far each share of the pod may be shrunk for other pods, in milli-GPU."""
+SERVICE = PREFIX + "service"
+"""On pods; the GpuService that sets the pod's share, written with the grant, by the scheduler only."""
+GRANTED = (GRANT, GPU_SERVER, SERVICE)
+"""On pods; written with the binding or later, by the scheduler only, and removed from copies of pods."""
 QUEUE = PREFIX + "queue"
 """Label of pods: the queue in which they wait. Admission writes it; it is also the name of the scheduling gate."""
 USER = PREFIX + "user"
@@ -72,6 +78,7 @@ USER_ANNOTATIONS = frozenset(
         GROUP_MIN_COUNT,
         SHARES,
         RESIZE,
+        FLOOR,
         DIALECT,
         ATTACH,
     }
@@ -86,12 +93,16 @@ CLASSES_PATH = f"/apis/{GROUP_VERSION}/gpuclasses"
 """Where the API server has the classes."""
 QUEUES_PATH = f"/apis/{GROUP_VERSION}/gpuqueues"
 """Where the API server has the queues."""
+IDLE_ACTION, IDLE_AFTER = PREFIX + "idle-action", PREFIX + "idle-after"
+"""On namespaces and queues; what the dashboard does about pods that do not use their share, and when."""
 QUEUED = PREFIX + "Queued"
 """The condition of pods that wait in a queue."""
 LAYOUTS_PATH = f"/apis/{GROUP_VERSION}/gpulayouts"
 CALENDARS_PATH = f"/apis/{GROUP_VERSION}/gpucalendars"
 
 SERVERS_PATH = f"/apis/{GROUP_VERSION}/gpuservers"
+SERVICES_PATH = f"/apis/{GROUP_VERSION}/gpuservices"
+"""The services of all namespaces."""
 
 VGPU = "nvidia.com/vgpu"
 """Milli-GPU; counted by the kubelet."""
@@ -141,3 +152,8 @@ def gpu_settings_text(annotations: Mapping[str, str] | None) -> str | None:
     """The GPU settings of a node, under their new name or under that of 0.1.0."""
     found = annotations or {}
     return found.get(GPU_SETTINGS, found.get(OLD_GPU_SETTINGS))
+
+
+def service_path(namespace: str, name: str) -> str:
+    """Where the API server has one GpuService."""
+    return f"/apis/{GROUP_VERSION}/namespaces/{namespace}/gpuservices/{name}"

@@ -184,6 +184,8 @@ class PodRequest:
     gpu_class: str | None = None
     locality: AffinityLabels = field(default_factory=AffinityLabels)
     group: PodGroup | None = None
+    floor: Milli | None = None
+    """How far each share may be shrunk for other pods; None for a pod that keeps all of its share."""
     cpu_milli: int = 0
     memory_mib: int = 0
     remote: bool = False

@@ -48,6 +48,14 @@ def is_in_line(entry: PodEntry) -> bool:
     return entry.stage is PodStage.WAITING and (entry.queued or (entry.spec.group is not None and not entry.gated))
 
 
+def is_protected(queues: GpuQueues, entry: PodEntry, now: float) -> bool:
+    """Whether a pod has run for less than its queue grants to each of its pods."""
+    if entry.spec.queue not in queues:
+        return False
+    least = queues[entry.spec.queue].minimum_runtime_s
+    return least > 0 and now < entry.started + least
+
+
 def charge_of(placer: Placer, request: PodRequest) -> tuple[Milli, Mib]:
     """What a request counts against quotas: of each GPU the larger part of compute and memory.
 
@@ -81,8 +89,17 @@ def queued_pod(state: ClusterState, entry: PodEntry) -> QueuedPod | None:
     milli, mib = charge_of(state.placer, spec.request)
     # Kubernetes counts whole seconds; within one, pods are in the order in which they were first seen.
     arrived = entry.created + entry.number * _APART_S
+    group = spec.group_key
     return QueuedPod(
-        spec.request, queue_of(entry), user_of(entry), arrived, milli, mib, spec.time_limit_s, shape=spec.shape
+        spec.request,
+        queue_of(entry),
+        user_of(entry),
+        arrived,
+        milli,
+        mib,
+        spec.time_limit_s,
+        shape=spec.shape,
+        succeeded=0 if group is None else state.pods.succeeded_since(group, entry.created),
     )
 
 

@@ -53,8 +53,8 @@ class GroupTurn:
 
 
 def turn_of(lines: WaitingLines, pod: QueuedPod) -> GroupTurn:
-    """The turn of a pod and its group. If enough of the group have a place, the others start one by one."""
-    needed = 1 if pod.group is None else pod.group_min_count - lines.placed[pod.group]
+    """The turn of a pod and its group. If enough of the group started, the others start one by one."""
+    needed = 1 if pod.group is None else pod.group_min_count - lines.placed[pod.group] - pod.succeeded
     if pod.group is None or needed <= 0:
         return GroupTurn((pod,))
     return GroupTurn(lines.group_members(pod), needed)

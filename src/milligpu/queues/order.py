@@ -29,6 +29,8 @@ class QueuedPod:
     """How long it runs at most, if its author said so."""
     shape: int | None = None
     """Equal numbers fit in the same places; None where only the request decides."""
+    succeeded: int = 0
+    """How many pods of its group have succeeded while it waited."""
 
     @property
     def group(self) -> GroupKey | None:

@@ -52,10 +52,14 @@ class Standing:
                 return f"waits for {asked} after those before it"
 
     def _when(self) -> str:
-        latest = latest_start(self.opening)
-        if latest is None:
-            return "start unknown"
-        return f"starts by {show_time_of_day(latest)}, by the time limits of running pods"
+        return describe_latest_start(latest_start(self.opening))
+
+
+def describe_latest_start(latest: float | None) -> str:
+    """Say by when a pod starts; None where nobody can say."""
+    if latest is None:
+        return "start unknown"
+    return f"starts by {show_time_of_day(latest)}, by the time limits of running pods"
 
 
 def _ordinal(number: int) -> str:

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -13,6 +13,7 @@ import msgspec
 from milligpu.model.errors import MilligpuError, NoCapacity, Unavailable
 from milligpu.native import library
 from milligpu.remote.connection import CONNECT_SECONDS, ServerConnection
+from milligpu.remote.filters import GpuFilter, filter_gpus
 from milligpu.remote.protocol import (
     BEAT_SECONDS,
     SILENCE_SECONDS,
@@ -52,27 +53,34 @@ class OpenedSession:
     opened: SessionOpened
     plain: bool
 
-    def environment(self, env: dict[str, str]) -> dict[str, str]:
-        """The variables with which a program's CUDA calls go to the server."""
-        folder = str(library("remote/libcuda.so.1").parent)
-        path = [part for part in env.get("LD_LIBRARY_PATH", "").split(":") if part and part != folder]
-        added = {
-            "LD_LIBRARY_PATH": ":".join([folder, *path]),
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the client's libraries need to know."""
+        found = {
             "MILLIGPU_REMOTE": self.connection.server,
             "MILLIGPU_REMOTE_SESSION": self.opened.session,
             "MILLIGPU_REMOTE_KEY": self.opened.key,
         }
-        # Set by a local session or a container, they name GPUs of this machine.
-        hidden = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-        kept = {name: value for name, value in env.items() if name not in hidden}
-        return {**kept, **added, **({"MILLIGPU_REMOTE_PLAIN": "1"} if self.plain else {})}
+        return {**found, **({"MILLIGPU_REMOTE_PLAIN": "1"} if self.plain else {})}
+
+
+def remote_environment(variables: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a program's CUDA calls go to the session's server."""
+    folder = str(library("remote/libcuda.so.1").parent)
+    path = [part for part in env.get("LD_LIBRARY_PATH", "").split(":") if part and part != folder]
+    # Set by a local session or a container, they name GPUs of this machine.
+    hidden = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+    kept = {name: value for name, value in env.items() if name not in hidden}
+    return {**kept, **variables, "LD_LIBRARY_PATH": ":".join([folder, *path])}
 
 
 class SessionRace:
     """Waits in the queues of several servers at once, and takes the first share that is granted."""
 
-    def __init__(self, access: PoolAccess, *, plain: bool) -> None:
+    def __init__(self, access: PoolAccess, *, plain: bool, only: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`only`: the GPUs of each server that will do; None: all."""
         self._access = access
+        self._only = only
         self._plain = plain
         self._answers: queue.SimpleQueue[tuple[ServerConnection | None, ServerMessage | MilligpuError]]
         self._answers = queue.SimpleQueue()
@@ -127,7 +135,8 @@ class SessionRace:
                 self._connections.append(connection)
                 if self._over:
                     connection.close()
-            connection.send(request)
+            named = None if self._only is None else list(self._only[server])
+            connection.send(msgspec.structs.replace(request, gpus=named))
             self._wait(connection)
         except MilligpuError as error:
             self._answers.put((connection, error))
@@ -166,33 +175,63 @@ def open_session(
     choose: ChooseServer | None,
     *,
     plain: bool,
+    filters: Sequence[GpuFilter] = (),
 ) -> OpenedSession:
     """Open a session at the server where it fits best now; if it fits nowhere, wait in the queues of all.
 
-    `choose` is left out where there is one server, so that its client needs no placement.
+    `choose` is left out where there is one server, so that its client needs no placement. `filters` leave GPUs out.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
+    only = None
+    if filters:
+        only = _matching(access, filters, plain=plain)
+        access = replace(access, servers=tuple(only))
     if choose is not None:
-        opened = _open_best(access, request, choose, plain=plain)
+        opened = _open_best(access, request, choose, plain=plain, only=only)
         if opened is not None:
             return opened
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
-    return SessionRace(access, plain=plain).run(request, left, waits)
+    return SessionRace(access, plain=plain, only=only).run(request, left, waits)
+
+
+def _lists(access: PoolAccess, *, plain: bool) -> dict[str, GpuList]:
+    asked = ask_all(access, ListGpus(VERSION, access.token), GpuList, plain=plain, seconds=_CHOICE_SECONDS)
+    return dict(answered(asked, GpuList))
+
+
+def _matching(access: PoolAccess, filters: Sequence[GpuFilter], *, plain: bool) -> dict[str, list[str]]:
+    """The GPUs that meet the filters, by server."""
+    matching = filter_gpus(filters, _lists(access, plain=plain))
+    found = {server: [gpu.uuid for gpu in each.gpus] for server, each in matching.items()}
+    if not found:
+        raise NoCapacity("no GPU of the servers that answered meets all filters", hint="see: bitfusion list_gpus")
+    return found
 
 
 def _open_best(
-    access: PoolAccess, request: OpenSession, choose: ChooseServer, *, plain: bool
+    access: PoolAccess,
+    request: OpenSession,
+    choose: ChooseServer,
+    *,
+    plain: bool,
+    only: Mapping[str, Sequence[str]] | None,
 ) -> OpenedSession | None:
     """Open it at the best server; at the next best if that has no room any more. None if it fits nowhere now."""
-    asked = ask_all(access, ListGpus(VERSION, access.token), GpuList, plain=plain, seconds=_CHOICE_SECONDS)
-    answers = {server: each for server, each in asked if isinstance(each, GpuList)}
+    answers = _lists(access, plain=plain)
+    if only is not None:
+        answers = {server: _narrowed(each, only[server]) for server, each in answers.items()}
     now = msgspec.structs.replace(request, wait=False)
     while (server := choose(request, answers)) is not None:
         try:
-            return SessionRace(replace(access, servers=(server,)), plain=plain).run(now, None, lambda _: None)
+            race = SessionRace(replace(access, servers=(server,)), plain=plain, only=only)
+            return race.run(now, None, lambda _: None)
         except (NoCapacity, Unavailable):
             del answers[server]
     return None
+
+
+def _narrowed(answer: GpuList, uuids: Sequence[str]) -> GpuList:
+    return msgspec.structs.replace(answer, gpus=[gpu for gpu in answer.gpus if gpu.uuid in uuids])
 
 
 def ask(

@@ -3,6 +3,7 @@
 import os
 import select
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,10 +19,15 @@ def keep_open(connection: ServerConnection) -> None:
     It is no child of this process: a program that waits for its children must not meet one that it did not start.
     """
     owner = os.pidfd_open(os.getpid())
+    leave_behind({connection.fileno(), owner}, lambda: _keep(connection, owner))
+    os.close(owner)
+
+
+def leave_behind(kept: set[int], work: Callable[[], None]) -> None:
+    """Do this in a process that is no child of this one, and has none of its files but those that are kept."""
     middle = os.fork()
     if middle:
         os.waitpid(middle, 0)
-        os.close(owner)
         return
     if os.fork():
         os._exit(0)
@@ -30,8 +36,8 @@ def keep_open(connection: ServerConnection) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)
-        _close_all_but({connection.fileno(), owner})
-        _keep(connection, owner)
+        _close_all_but(kept)
+        work()
     finally:
         os._exit(0)
 

@@ -71,9 +71,14 @@ def admin_access(folder: Path, servers: Sequence[str], now: float) -> PoolAccess
     return read_pool(folder).issue_token(claims, servers)
 
 
+def holds_authority(folder: Path) -> bool:
+    """Whether a pool's authority is in this directory."""
+    return (folder / _KEY).exists()
+
+
 def create_pool(folder: Path) -> PoolAuthority:
     """Make a new authority. An existing one is kept, because tokens and servers depend on it."""
-    if (folder / _KEY).exists():
+    if holds_authority(folder):
         return read_pool(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = new_key()

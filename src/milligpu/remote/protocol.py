@@ -23,6 +23,9 @@ SESSION_SIZE = 32
 # A status of a machine with many sessions, or a list of revoked tokens.
 LINE_MAX = 8 << 20
 
+# More than a machine has.
+GPUS_NAMED_MAX = 64
+
 # The clocks of two machines may differ by this much.
 SKEW_S = 60
 BEAT_SECONDS = 3.0
@@ -47,6 +50,8 @@ class OpenSession(RemoteRequest, frozen=True, tag="open"):
     policy: SharePolicy | None = None
     priority: int = 0
     wait: bool = True
+    gpus: list[str] | None = None
+    """The only GPUs that will do; None: all of the server's. More than `GPUS_NAMED_MAX` are refused."""
 
 
 class AttachPod(RemoteRequest, frozen=True, tag="attach"):
@@ -118,6 +123,10 @@ class GpuList(RemoteAnswer, frozen=True, tag="gpus"):
     machine: str
     gpus: list[GpuStatus]
     draining: bool = False
+    driver: str = ""
+    """The version of the driver; empty where the server does not know it."""
+    cuda: str = ""
+    """The newest version of CUDA that the driver supports, likewise."""
 
 
 class PoolSession(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -235,7 +235,7 @@ class RemoteServer:
         match request:
             case ListGpus():
                 status = await machine_status()
-                return GpuList(status.machine, status.gpus, self._draining)
+                return GpuList(status.machine, status.gpus, self._draining, status.driver, status.cuda)
             case ReadServerStatus():
                 status = await machine_status()
                 sessions = [
@@ -345,7 +345,9 @@ class RemoteServer:
     ) -> None:
         if self._draining:
             raise NoCapacity(f"GPU server {self._settings.host}:{self._settings.port}: {_DRAINED}")
-        session = self._hosts.start(request, claims, peer)
+        if request.gpus is not None and len(request.gpus) > protocol.GPUS_NAMED_MAX:
+            raise BadRequest("gpus", len(request.gpus), f"at most {protocol.GPUS_NAMED_MAX}")
+        session = self._hosts.start(request, claims, peer, gpus=request.gpus)
         try:
             async with asyncio.timeout(max(0.0, claims.expires - self._now())):
                 async with asyncio.TaskGroup() as group:

@@ -12,7 +12,7 @@ import msgspec
 
 from milligpu.cluster.observed import ObservedPod, SchedulingSpec
 from milligpu.cluster.pod_entry import PodEntry
-from milligpu.cluster.preemption import choose_node
+from milligpu.cluster.preemption import choose_for_kube_scheduler
 from milligpu.cluster.read import PodReader
 from milligpu.cluster.state import ClusterState
 from milligpu.model.errors import BadFormat, BadRequest, NoCapacity
@@ -157,10 +157,10 @@ class Extender:
         if not spec.wants_gpu:
             return b'{"NodeNameToMetaVictims":' + _meta_victims(body) + b"}"
         # The leader chooses victims on GPU servers: kube-scheduler would evict pods from nodes.
-        chosen = None if spec.is_remote else choose_node(self._state, spec, offered)
+        chosen = None if spec.is_remote else choose_for_kube_scheduler(self._state, spec, offered)
         if chosen is None:
             return b'{"NodeNameToMetaVictims":{}}'
-        node, victims = chosen
+        node, victims = chosen.node, chosen.victims
         self._state.reservations.begin_preemption(spec, node, victims)
         found = {
             "Pods": [{"UID": uid} for uid in victims],
@@ -187,7 +187,8 @@ class Extender:
         if spec.is_remote:
             return self._place_remotely(spec, names)
         entry = self._state.entry(spec.pod.uid)
-        if entry is not None and entry.spec is spec and self._reserved_here(entry, names):
+        kept = entry is not None and entry.spec is spec and self._reserved_here(entry, names)
+        if entry is not None and kept and not (spec.takes_turns and self._state.is_scored(spec)):
             return _only(self._state.reservations.confirm(entry).node)
         woken = entry is not None and bool(nominated) and entry.nudged == nominated
         if entry is not None and woken and names == b"[%b]" % _quoted(nominated):
@@ -198,6 +199,8 @@ class Extender:
             offer = self._state.reservations.offer(spec, self._rows(names))
             if offer:
                 return b'{"NodeNames":' + msgspec.json.encode(offer) + b"}"
+        if entry is not None and kept and entry.grant is not None:
+            return _only(self._state.reservations.confirm(entry).node)
         grant = self._state.reservations.reserve_on(spec, self._rows(names))
         return no_node_answer(names, NO_ROOM) if grant is None else _only(grant.node)
 

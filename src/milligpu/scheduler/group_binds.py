@@ -45,7 +45,7 @@ class GroupBinds:
         mine = asking[spec.pod.uid] = _Asking(spec, node, asyncio.get_running_loop().create_future())
         try:
             pods = [each for each in asking.values() if not each.grant.done()]
-            if self._bound(key) + len(pods) >= spec.group.min_count:
+            if self._started(key, spec.pod.uid) + len(pods) >= spec.group.min_count:
                 self._begin_all(pods)
             async with asyncio.timeout(WAIT_S):
                 return await mine.grant
@@ -57,9 +57,11 @@ class GroupBinds:
             if not asking and self._asking.get(key) is asking:
                 del self._asking[key]
 
-    def _bound(self, key: GroupKey) -> int:
-        pods = self._state.pods.in_queues.values()
-        return sum(each.stage in _BINDING for each in pods if each.spec.group_key == key)
+    def _started(self, key: GroupKey, uid: str) -> int:
+        """Count the pods that are bound, or ended well while this one waited."""
+        pods, entry = self._state.pods, self._state.entry(uid)
+        bound = sum(each.stage in _BINDING for each in pods.in_queues.values() if each.spec.group_key == key)
+        return bound + (0 if entry is None else pods.succeeded_since(key, entry.created))
 
     def _begin_all(self, pods: list[_Asking]) -> None:
         """Begin all of these binds, or none."""

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from milligpu.cluster.pod_entry import PodEntry, PodStage
-from milligpu.cluster.preemption import MayLeave
+from milligpu.cluster.preemption import PreemptionRule
 from milligpu.cluster.state import ClusterState
 from milligpu.kube.api import JSON_PATCH, METADATA_ONLY, STRATEGIC_PATCH, ApiClient, ApiRefused
 from milligpu.kube.events import EventRecorder, PodEvent
@@ -21,7 +21,7 @@ from milligpu.model import names
 from milligpu.model.errors import Unavailable
 from milligpu.model.gpu_queue import NO_QUEUES, GpuQueues
 from milligpu.model.reasons import EventReason, QueueReason
-from milligpu.queues.cluster_lines import ClusterLines, QueueMemory
+from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_protected
 from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
@@ -102,11 +102,7 @@ class QueueController:
         self._said.pop(uid, None)
 
     def _is_protected(self, entry: PodEntry) -> bool:
-        """Whether a pod has run for less than its queue grants to each of its pods."""
-        if entry.spec.queue not in self.queues:
-            return False
-        least = self.queues[entry.spec.queue].minimum_runtime_s
-        return least > 0 and self._clock() < entry.started + least
+        return is_protected(self.queues, entry, self._clock())
 
     async def follow(self) -> None:
         """Follow the queues, until cancelled."""
@@ -161,7 +157,7 @@ class QueueController:
         self._patches.add(task)
         task.add_done_callback(self._patches.discard)
 
-    def reclaims(self) -> list[tuple[PodEntry, MayLeave]]:
+    def reclaims(self) -> list[tuple[list[PodEntry], PreemptionRule]]:
         """The first pods of queues that want what they lent, and which pods may be evicted for each."""
         return [] if self._view is None or self.idle else reclaims(self._state, self._view)
 
@@ -181,8 +177,10 @@ class QueueController:
         try:
             if not self._valid():
                 return
-            await self._write_condition(entry, QueueReason.ADMITTED, message, node=node)
-            entry.nominated_here = node
+            # kube-scheduler takes a nominated node without comparing it with others.
+            nominated = node if self._state.is_nominable(entry.spec) else None
+            await self._write_condition(entry, QueueReason.ADMITTED, message, node=nominated)
+            entry.nominated_here = nominated or ""
             if entry.stage is PodStage.RESERVED and entry.node == node and self._valid():
                 await self._api.send("PATCH", path, patch, kind=JSON_PATCH, accept=METADATA_ONLY)
                 log.info("Admitted pod", pod=str(pod), queue=entry.spec.queue, node=node, uid=pod.uid)

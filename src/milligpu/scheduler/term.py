@@ -41,6 +41,7 @@ from milligpu.scheduler.preemptor import Preemptor
 from milligpu.scheduler.queue_controller import QueueController
 from milligpu.scheduler.resizer import Resizer
 from milligpu.scheduler.servers import ServerController
+from milligpu.scheduler.services import ServiceController
 from milligpu.scheduler.settings import SchedulerSettings
 from milligpu.scheduler.sharepods import SharePodController
 from milligpu.scheduler.startup_taints import StartupTaints
@@ -113,10 +114,21 @@ class LeaderTerm:
             self._events,
             lambda: [*self.nominator.unplaceable.values()],
             self._queues.reclaims,
+            resizer=self._resizer,
             valid=valid,
             now=now,
         )
         self._layouts = LayoutController(api, self._events, valid)
+        self._services = ServiceController(
+            api,
+            self.state,
+            self._resizer,
+            self._events,
+            valid,
+            now=now,
+            clock=clock,
+            on_freed=self._on_change,
+        )
         self._to_see = {"pods", "nodes", "classes", "queues"}
         self._seen_all = asyncio.Event()
 
@@ -151,6 +163,7 @@ class LeaderTerm:
             tasks.create_task(self._startup_taints.run())
             tasks.create_task(self._evictions.run())
             tasks.create_task(self._layouts.run())
+            tasks.create_task(self._services.run())
             if self._settings.classes is not None:
                 tasks.create_task(DeclaredClasses(self._api, self._class_watch, self._settings.classes).run())
             if self._settings.sharepods:
@@ -210,6 +223,7 @@ class LeaderTerm:
 
     def _put_node(self, node: KubeNode) -> None:
         self._layouts.put_node(node)
+        self._services.put_node(node)
         self._evictions.put(node.metadata.name, (node.metadata.annotations or {}).get(names.EVICT))
         observed = self._nodes.read(node)
         if observed is not None:
@@ -226,6 +240,7 @@ class LeaderTerm:
         self._startup_taints.drop(name)
         self._evictions.drop(name)
         self._layouts.drop_node(name)
+        self._services.drop_node(name)
 
     def _set_classes(self, classes: GpuClasses) -> None:
         if self.state.set_classes(classes):

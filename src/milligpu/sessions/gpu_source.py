@@ -19,6 +19,7 @@ from milligpu.model.gpu import Gpu
 from milligpu.model.overheads import GpuOverheads
 from milligpu.model.policy import DEFAULT_POLICY, SharePolicy
 from milligpu.native import library
+from milligpu.nvml.discover import discover_driver
 from milligpu.nvml.gpus import NvmlGpus
 from milligpu.nvml.health_records import HealthRecords
 from milligpu.nvml.readings import GpuProcess, GpuReading, XidEvent
@@ -50,6 +51,10 @@ class MachineGpus:
     """The directory of the software GPUs' sockets; None for NVIDIA's GPUs."""
     pods: Mapping[str, GpuDemand] | None = None
     """On a cluster node: what sessions cannot have of each GPU, because it is for pods."""
+    driver: str = ""
+    """The driver's version; empty where it is not known."""
+    cuda: str = ""
+    """The newest version of CUDA that the driver supports, likewise."""
 
 
 class GpuSource(Protocol):
@@ -179,7 +184,7 @@ class LocalGpuSource:
             nvml.close()
             return None
         self._nvml = nvml
-        return MachineGpus(self._with_policy(gpus), DriverLibraries(_opened(CUDA), _opened(NVML)))
+        return self._machine_gpus(nvml, gpus, DriverLibraries(_opened(CUDA), _opened(NVML)))
 
     def _with_policy(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
         return tuple(replace(gpu, policy=self._share_policy(index)) for index, gpu in enumerate(gpus))
@@ -192,7 +197,13 @@ class LocalGpuSource:
         self._nvml = _open_software(folder)
         self._software_loaded = True
         drivers = DriverLibraries(library(f"softgpu/{CUDA}"), library(f"softgpu/{NVML}"))
-        return MachineGpus(self._with_policy(self._nvml.gpus()), drivers, folder)
+        return self._machine_gpus(self._nvml, self._nvml.gpus(), drivers, folder)
+
+    def _machine_gpus(
+        self, nvml: NvmlGpus, gpus: Iterable[Gpu], drivers: DriverLibraries, softgpu: Path | None = None
+    ) -> MachineGpus:
+        driver, cuda = (str(each or "") for each in discover_driver(nvml.nvml))
+        return MachineGpus(self._with_policy(gpus), drivers, softgpu, driver=driver, cuda=cuda)
 
 
 def open_nvml(env: Mapping[str, str]) -> NvmlGpus:

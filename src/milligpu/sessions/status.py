@@ -33,6 +33,8 @@ def machine_status(manager: SessionManager, monitor: SessionMonitor) -> MachineS
         manager.name,
         [_gpu(manager, index, gpu, readings.get(gpu.uuid)) for index, gpu in enumerate(gpus)],
         software=machine is not None and machine.softgpu is not None,
+        driver=machine.driver if machine is not None else "",
+        cuda=machine.cuda if machine is not None else "",
         shares=[use for session in manager.sessions.values() for use in session_usage(manager, monitor, session)],
         sessions=[_session(session) for session in manager.sessions.values()],
         waiting=[

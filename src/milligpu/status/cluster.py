@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.request import urlopen
 
 import msgspec
 
+from milligpu.cluster.agent_address import agent_address
 from milligpu.cluster.explain import describe_unreadable, explain_waiting
 from milligpu.cluster.state import ClusterState
 from milligpu.kube import config, fetch
-from milligpu.model import names
 from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import Gpu, GpuState
 from milligpu.model.grant import GpuShare
 from milligpu.model.units import BYTES_PER_MIB
+from milligpu.status.calendars import CalendarSummary, read_calendars
 from milligpu.status.data import plain
+from milligpu.status.queues import QueueStatus, QueueUserStatus, may_read_overview
 from milligpu.status.state import state_of
 from milligpu.wire.kubernetes import KubeNode
 from milligpu.wire.status import (
@@ -47,6 +49,23 @@ class WaitingPod:
     pod: str
     message: str
     """Why it waits; empty when too many wait to explain each."""
+    queue: str = ""
+    """The queue in which it waits for its turn, where queues were asked for."""
+    turn: int | None = None
+    """Its position in that queue, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQueues:
+    """The queues of a cluster, their users, and the queue and user of every pod that is in one."""
+
+    queues: Sequence[QueueStatus] = ()
+    users: Sequence[QueueUserStatus] = ()
+    of_pods: Mapping[tuple[str, str], tuple[str, str]] = field(
+        default_factory=dict[tuple[str, str], tuple[str, str]]
+    )
+    """By namespace and pod."""
+    calendars: Sequence[CalendarSummary] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +80,7 @@ class ClusterStatus:
     """Those that the agents' audits find now."""
     problems: Sequence[str] = ()
     """What a reader must know to understand the numbers, one sentence each."""
+    queues: ClusterQueues = field(default_factory=ClusterQueues)
 
     def as_data(self) -> dict[str, object]:
         """Turn it into plain data."""
@@ -70,21 +90,29 @@ class ClusterStatus:
         return found | {"problems": list(self.problems)}
 
 
-def read_cluster_status(kubeconfig: str | None, namespace: str | None = None) -> ClusterStatus:
+def read_cluster_status(
+    kubeconfig: str | None, namespace: str | None = None, *, with_queues: bool = False
+) -> ClusterStatus:
     """Ask the API server and the agents; `namespace` restricts the pods, not the GPUs."""
     found = config.find_cluster(kubeconfig)
     with config.blocking_client(found) as client:
         nodes = fetch.list_nodes(client)
         state = state_of(client, nodes, fetch.list_pods(client))
+        overview = may_read_overview(client, state) if with_queues else None
+        calendars = read_calendars(client) if with_queues else ()
     machines, silent = _machines(nodes)
     shares = _containers(state, machines) + _sessions(machines)
+    turns = overview.turns() if overview is not None else {}
     waiting = [
         WaitingPod(
             entry.spec.pod.namespace,
             entry.spec.pod.name,
-            explain_waiting(state, entry.spec) if at < _EXPLAINED else "",
+            turn.message if turn else explain_waiting(state, entry.spec) if at < _EXPLAINED else "",
+            entry.spec.queue if overview is not None else "",
+            turn.position if turn else None,
         )
         for at, entry in enumerate(state.waiting())
+        for turn in (turns.get(entry.spec.pod.uid),)
         if namespace in {None, entry.spec.pod.namespace}
     ]
     shown = [each for each in shares if namespace in {None, each.namespace}]
@@ -97,6 +125,9 @@ def read_cluster_status(kubeconfig: str | None, namespace: str | None = None) ->
         _processes(machines, namespace),
         violations if namespace is None else (),
         problems,
+        ClusterQueues(calendars=calendars)
+        if overview is None
+        else ClusterQueues(overview.statuses(), overview.users(), overview.of_pods(), calendars),
     )
 
 
@@ -210,6 +241,7 @@ def _gpus(
                     temperature=reading.temperature if reading else None,
                     power=reading.power if reading else None,
                     throttled=reading.throttled if reading else None,
+                    xids=reading.xids if reading else None,
                 )
             )
     return found
@@ -217,7 +249,7 @@ def _gpus(
 
 def _machines(nodes: Sequence[KubeNode]) -> tuple[dict[str, MachineStatus], dict[str, str]]:
     """Ask every agent at once: the answers, and why others did not answer, by node."""
-    addresses = {node.metadata.name: address for node in nodes if (address := _address(node))}
+    addresses = {node.metadata.name: address for node in nodes if (address := agent_address(node))}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = dict(zip(addresses, pool.map(_ask, addresses.values()), strict=True))
     return (
@@ -235,18 +267,6 @@ def _silent(state: ClusterState, silent: Mapping[str, str]) -> list[str]:
         elif name in silent:
             found.append(f"{name}: no measurements, because its agent did not answer here: {silent[name]}")
     return found
-
-
-def _address(node: KubeNode) -> str | None:
-    """Return where the node's agent listens; one that listens on all addresses is reached at the node's own."""
-    listen = (node.metadata.annotations or {}).get(names.AGENT, "")
-    host, _, port = listen.rpartition(":")
-    if not port.isdigit():
-        return None
-    if host not in {"", "0.0.0.0", "[::]"}:
-        return f"{host}:{port}"
-    inside = [each.address for each in node.status.addresses or () if each.type == "InternalIP"]
-    return f"{inside[0]}:{port}" if inside else None
 
 
 def _ask(address: str) -> MachineStatus | str:

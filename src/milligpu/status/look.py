@@ -20,7 +20,7 @@ def machine_picture() -> Picture:
 
 def cluster_picture(kubeconfig: str | None, name: str) -> Picture:
     """Ask the API server, with this process's login, and the agents."""
-    return picture_of_cluster(read_cluster_status(kubeconfig), time.time(), name)
+    return picture_of_cluster(read_cluster_status(kubeconfig, with_queues=True), time.time(), name)
 
 
 def cluster_name(kubeconfig: str | None) -> str:
@@ -73,10 +73,11 @@ def picture_of_cluster(status: ClusterStatus, at: float, name: str) -> Picture:
         gpus=status.gpus,
         shares=status.shares,
         waiting=[
-            WaitingRequest(each.namespace, each.pod, "", "", each.message, place)
+            WaitingRequest(each.namespace, each.pod, "", "", each.message, place, each.queue, each.turn)
             for place, each in enumerate(status.waiting, 1)
         ],
         processes=status.processes,
         violations=status.violations,
         problems=status.problems,
+        queues=status.queues,
     )

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from milligpu.history.samples import HistoryLine, HistorySample, Level
-from milligpu.history.store import HistoryReader
+from milligpu.history.samples import HistoryLine, HistorySample, HistorySource, Level
 from milligpu.status.picture import Picture
 from milligpu.status.sampling import Sampler
 
@@ -13,7 +12,7 @@ from milligpu.status.sampling import Sampler
 ADVICE_S = 600.0
 
 
-def recent_lines(history: HistoryReader, at: float) -> Mapping[str, HistoryLine]:
+def recent_lines(history: HistorySource, at: float) -> Mapping[str, HistoryLine]:
     """The last minutes of all GPUs and shares, by key."""
     return {line.key: line for line in history.lines(Level.RAW, at - ADVICE_S)}
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from milligpu.model.units import WHOLE
+from milligpu.status.cluster import ClusterQueues
 from milligpu.wire.status import GpuStatus, ProcessUsage, SessionStatus, ShareUsage, Violation
 
 
@@ -19,7 +20,11 @@ class WaitingRequest:
     request: str
     message: str
     position: int
-    """In the queue, from 1."""
+    """Among all that wait, from 1."""
+    queue: str = ""
+    """Of a pod that waits for its turn in one."""
+    turn: int | None = None
+    """The position in that queue, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +45,17 @@ class Picture:
     """What a reader must know to understand the numbers, one sentence each."""
     users: Mapping[str, str] = field(default_factory=dict[str, str])
     """The user of each session, by session ID."""
+    queues: ClusterQueues = field(default_factory=ClusterQueues)
 
     def owner(self, use: ShareUsage) -> str:
         """Who pays for a share: the namespace of a pod, the user of a session."""
         return use.namespace if not use.session else self.users.get(use.session, "")
+
+    def queue_and_user(self, use: ShareUsage) -> tuple[str, str]:
+        """The queue of a pod's share and the user whom it counts for there; of a session, its user."""
+        if use.session:
+            return "", self.users.get(use.session, "")
+        return self.queues.of_pods.get((use.namespace, use.pod), ("", ""))
 
     def gpu(self, uuid: str) -> GpuStatus | None:
         """The GPU with this UUID."""

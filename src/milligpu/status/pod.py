@@ -6,8 +6,10 @@ from typing import Any
 from milligpu import dialects
 from milligpu.cluster.capacity import show_versions
 from milligpu.cluster.explain import explain_waiting
+from milligpu.cluster.explain_room import explain_room
 from milligpu.cluster.observed import ObservedPod
 from milligpu.cluster.place_reasons import depends_on_pods, explain_place
+from milligpu.cluster.preemption import lower_priority
 from milligpu.cluster.read import PodReader
 from milligpu.cluster.resize import (
     describe_grant,
@@ -121,7 +123,7 @@ def _read_cluster(client: Any) -> ClusterState | None:
 
 def explain_resize_of_pod(client: Any, pod: ObservedPod) -> str:
     """Say what the pod lacks for the share that it wants instead of its present one."""
-    if not pod.resize or pod.grant is None:
+    if pod.grant is None or (not pod.resize and pod.spec.floor is None):
         return ""
     state = _read_cluster(client)
     if state is None:
@@ -129,7 +131,7 @@ def explain_resize_of_pod(client: Any, pod: ObservedPod) -> str:
         return f"; {events[-1]}" if events else ""
     try:
         entry = state.entry(pod.uid)
-        grant = None if entry is None else wanted_grant(entry)
+        grant = None if entry is None else wanted_grant(state, entry)
         if entry is None or grant is None:
             return ""
         if refused := refused_resize(client, pod.spec.pod.namespace, pod.uid, pod.resize):
@@ -171,7 +173,8 @@ def _explain_waiting(client: Any, pod: ObservedPod) -> str:
     if state.fits(pod.spec):
         where = f", on {pod.nominated}" if pod.nominated else ""
         return f"the pod fits now: the scheduler will place it{where}"
-    return explain_waiting(state, pod.spec)
+    room = explain_room(state, pod.spec, lower_priority(pod.spec))
+    return explain_waiting(state, pod.spec) + (f"; {room}" if room else "")
 
 
 def refuse_impossible_resize(client: Any, pod: KubePod, grant: Grant) -> None:

@@ -4,18 +4,23 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from milligpu.cluster.explain_room import explain_room
 from milligpu.cluster.pod_entry import PodEntry
 from milligpu.cluster.state import ClusterState
 from milligpu.kube import fetch
+from milligpu.kube.api import ApiRefused
 from milligpu.model.errors import BadRequest
 from milligpu.model.gpu_queue import GpuQueue
-from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line, queue_of
+from milligpu.queues.cluster_lines import ClusterLines, QueueMemory, is_in_line, is_protected, queue_of, user_of
 from milligpu.queues.order import QueueState
+from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import Standing, describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
 from milligpu.status.state import read_state
 from milligpu.wire.gpu_queue import queues_of_objects, usages_of_object
 from milligpu.wire.kubernetes import KubeGpuQueue
+
+_FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class QueueOverview:
         self._state = state
         self._now = now
         self.queues, self.problems = queues_of_objects(objects)
+        state.is_protected = lambda entry: is_protected(self.queues, entry, now)
         usages = {
             (each.metadata.name, user): DecayedUsage(milli, at)
             for each in objects
@@ -92,6 +98,18 @@ class QueueOverview:
             raise BadRequest("QUEUE", name, f"one of {', '.join(self._names) or 'no queue exists'}")
         return [self._pod(each) for each in self._standings(self.queues[name])]
 
+    def turns(self) -> dict[str, Standing]:
+        """Where every pod stands that waits for its turn, by UID."""
+        return {each.pod.name: each for queue in self._view.lines.queues.leaves for each in self._standings(queue)}
+
+    def of_pods(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """The queue and the user of every pod that is in a queue, by namespace and pod."""
+        return {
+            (each.spec.pod.namespace, each.spec.pod.name): (each.spec.queue, user_of(each))
+            for each in self._state.pods
+            if each.spec.queue
+        }
+
     def explain(self, uid: str) -> str:
         """Say where a pod stands, and why."""
         entry = self._state.entry(uid)
@@ -104,7 +122,12 @@ class QueueOverview:
         if uid in self._admitted:
             return f"its turn has come: the scheduler will place it on {entry.node}"
         found = self._standings(self._view.lines.queues[queue_of(entry)])
-        return next(each.message for each in found if each.pod.name == uid)
+        room = "".join(
+            f"; {room}"
+            for asking, rule in reclaims(self._state, self._view)
+            if asking == [entry] and (room := explain_room(self._state, entry.spec, rule))
+        )
+        return next(each.message for each in found if each.pod.name == uid) + room
 
     def _standings(self, queue: GpuQueue) -> list[Standing]:
         return list(standings(self._view.lines, self._view.admission, queue, self._now))
@@ -153,3 +176,13 @@ def read_overview(client: Any, state: ClusterState | None = None) -> QueueOvervi
     """Read all queues, and the cluster unless it was read before."""
     objects = fetch.list_queues(client)
     return QueueOverview(read_state(client) if state is None else state, objects, time.time())
+
+
+def may_read_overview(client: Any, state: ClusterState) -> QueueOverview | None:
+    """Read all queues; None if this user may not."""
+    try:
+        return read_overview(client, state)
+    except ApiRefused as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return None

@@ -19,12 +19,14 @@ class _Counters:
     gpu_time_ns: int | None
     waiting_ns: int | None
     throttled_ns: int | None
+    refusals: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class _GpuCounters:
     at: float
     throttled_s: float | None
+    xids: int | None
 
 
 class Sampler:
@@ -45,20 +47,29 @@ class Sampler:
         used: dict[str, list[float]] = {}
         for use in picture.shares:
             key = share_key(use)
-            now = _Counters(picture.at, use.gpu_time_ns, use.waiting_ns, use.throttled_ns)
-            sample = _share(use, now, self._before.get(key), seconds, picture.owner(use))
+            now = _Counters(picture.at, use.gpu_time_ns, use.waiting_ns, use.throttled_ns, use.refusals)
+            sample = _share(use, now, self._before.get(key), seconds, _labels(picture, use))
             counters[key], found[key] = now, sample
             if not isnan(sample.values[0]):
                 used.setdefault(use.gpu, []).append(sample.values[0])
-        slowed = {gpu.uuid: _GpuCounters(picture.at, throttled_seconds(gpu)) for gpu in picture.gpus}
+        slowed = {gpu.uuid: _GpuCounters(picture.at, throttled_seconds(gpu), gpu.xids) for gpu in picture.gpus}
         for gpu in picture.gpus:
-            throttled = _slowed(slowed[gpu.uuid], self._gpus_before.get(gpu.uuid))
-            found[gpu_key(gpu.uuid)] = _gpu(gpu, used.get(gpu.uuid), seconds, throttled)
+            before = self._gpus_before.get(gpu.uuid)
+            found[gpu_key(gpu.uuid)] = _gpu(gpu, used.get(gpu.uuid), seconds, slowed[gpu.uuid], before)
         self._before, self._gpus_before, self._at = counters, slowed, picture.at
         return found
 
 
-def _share(use: ShareUsage, now: _Counters, before: _Counters | None, seconds: float, owner: str) -> HistorySample:
+def _labels(picture: Picture, use: ShareUsage) -> dict[str, str]:
+    """Who pays for a share."""
+    queue, user = picture.queue_and_user(use)
+    found = {"owner": picture.owner(use), "queue": queue, "user": user}
+    return {name: value for name, value in found.items() if value or name == "owner"}
+
+
+def _share(
+    use: ShareUsage, now: _Counters, before: _Counters | None, seconds: float, labels: dict[str, str]
+) -> HistorySample:
     used = _rate(now.gpu_time_ns, before and before.gpu_time_ns, now, before)
     if isnan(used) and use.utilization is not None:
         used = use.utilization
@@ -69,15 +80,23 @@ def _share(use: ShareUsage, now: _Counters, before: _Counters | None, seconds: f
         use.limit / WHOLE,
         _rate(now.waiting_ns, before and before.waiting_ns, now, before),
         _rate(now.throttled_ns, before and before.throttled_ns, now, before),
+        _rate(now.refusals, before and before.refusals, now, before, unit=1),
     )
-    return HistorySample(seconds, values, {"owner": owner})
+    return HistorySample(seconds, values, labels)
 
 
-def _rate(later: int | None, earlier: int | None, now: _Counters, before: _Counters | None) -> float:
-    """Seconds per second; unknown without two readings, or after a restart that began at 0 again."""
+def _rate(
+    later: int | None,
+    earlier: int | None,
+    now: _Counters | _GpuCounters,
+    before: _Counters | _GpuCounters | None,
+    *,
+    unit: float = _NS,
+) -> float:
+    """Growth of a counter per second; unknown without two readings, or after a restart that began at 0 again."""
     if later is None or earlier is None or before is None or later < earlier or now.at <= before.at:
         return UNKNOWN
-    return (later - earlier) / _NS / (now.at - before.at)
+    return (later - earlier) / unit / (now.at - before.at)
 
 
 def throttled_seconds(gpu: GpuStatus) -> float | None:
@@ -92,7 +111,9 @@ def _slowed(now: _GpuCounters, before: _GpuCounters | None) -> float:
     return UNKNOWN if grown < 0 else min(1.0, grown / (now.at - before.at))
 
 
-def _gpu(gpu: GpuStatus, used: list[float] | None, seconds: float, throttled: float) -> HistorySample:
+def _gpu(
+    gpu: GpuStatus, used: list[float] | None, seconds: float, counters: _GpuCounters, before: _GpuCounters | None
+) -> HistorySample:
     now = sum(used) if used else used_of_card(gpu, ())
     values = (
         UNKNOWN if now is None else now,
@@ -100,6 +121,7 @@ def _gpu(gpu: GpuStatus, used: list[float] | None, seconds: float, throttled: fl
         UNKNOWN if gpu.memory_used is None else float(gpu.memory_used),
         UNKNOWN if gpu.power is None else gpu.power,
         UNKNOWN if gpu.temperature is None else float(gpu.temperature),
-        throttled,
+        _slowed(counters, before),
+        _rate(counters.xids, before and before.xids, counters, before, unit=1),
     )
     return HistorySample(seconds, values, {"model": gpu.model, "node": gpu.node, "cards": f"{gpu.milli / WHOLE:g}"})

@@ -103,6 +103,8 @@ class GpuStatus(DocumentPart, frozen=True):
     """In watts."""
     throttled: dict[str, float] | None = None
     """Seconds with reduced clocks by reason, a counter."""
+    xids: int | None = None
+    """Errors that the driver reported since the agent started, a counter."""
 
 
 def gpu_utilization(shares: Iterable[ShareUsage], uuid: str, milli: int) -> float | None:
@@ -185,6 +187,10 @@ class MachineStatus(Document, frozen=True):
     """Those that exist now."""
     violation_counts: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """All since the service started, by kind."""
+    driver: str = ""
+    """The version of the GPUs' driver; empty where the machine does not say."""
+    cuda: str = ""
+    """The newest version of CUDA that the driver supports, likewise."""
 
 
 def encode_status(status: MachineStatus) -> bytes:

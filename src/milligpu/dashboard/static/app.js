@@ -162,6 +162,8 @@ addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout
 }, 100); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rebuild);
 
+// On a phone the pages' names are wider than the screen.
+document.querySelector("nav a[aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 drawnAt = Date.now();
 redraw();
 live();

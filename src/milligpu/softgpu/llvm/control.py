@@ -75,18 +75,24 @@ def _call(w: Writer, ins: Instruction) -> None:
     if target in _BUILTIN:
         _call_builtin(w, target, len(results), places)
         return
-    passed = ", ".join([*w.shared.environment, *(f"ptr {place}" for place in places)])
     if w.register(target) is not None:
         w.indirect_calls = True
-        w.do(f"call void {w.emit(f'inttoptr i64 {w.bits(names[0], 64)} to ptr')}({passed})")
+        w.do(f"call void {w.emit(f'inttoptr i64 {w.bits(names[0], 64)} to ptr')}({_passed(w, places)})")
         return
     function = w.shared.module.functions.get(target)
     if function is None or function.body is None or function.entry:
         raise w.wrong(f"call of {target}, which has no body here")
+    if not function.results:
+        # Another piece of what was linked may declare a result that there is not; it stays undefined.
+        del places[: len(results)]
     if len(places) != len(function.results) + len(function.parameters):
         raise w.wrong(f"call of {target} with the wrong number of arguments")
     w.calls.add(target)
-    w.do(f'call void @"f.{target}"({passed})')
+    w.do(f'call void @"f.{target}"({_passed(w, places)})')
+
+
+def _passed(w: Writer, places: list[str]) -> str:
+    return ", ".join([*w.shared.environment, *(f"ptr {place}" for place in places)])
 
 
 def _place(w: Writer, name: str) -> str:

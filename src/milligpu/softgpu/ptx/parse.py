@@ -56,12 +56,13 @@ class _ModuleParser:
 
     def _declaration(self) -> None:
         at = self._at
-        extern = False
+        extern = weak = False
         while at.text in _LINKAGE:
             extern |= at.text == ".extern"
+            weak |= at.text == ".weak"
             at.advance()
         if at.text in (".entry", ".func"):
-            self._function()
+            self._function(weak=weak)
         elif at.text in (".global", ".const", ".shared"):
             variable = at.variable(extern=extern)
             at.take(";")
@@ -71,7 +72,7 @@ class _ModuleParser:
         else:
             raise BadPtx(at.line, f"unexpected {at.text}")
 
-    def _function(self) -> None:
+    def _function(self, *, weak: bool) -> None:
         at = self._at
         line, entry = at.line, at.text == ".entry"
         at.advance()
@@ -89,12 +90,16 @@ class _ModuleParser:
                     break
             if directive in (".maxntid", ".reqntid"):
                 max_threads = product
-        function = Function(line, name, entry, results, parameters, None, max_threads)
+        function = Function(line, name, entry, results, parameters, None, max_threads, weak)
         if not at.accept(";"):
             function.body = BodyParser(at).body()
         known = self._module.functions.get(name)
         if known is not None and known.body is not None and function.body is not None:
-            raise BadPtx(line, f"{name} is defined twice")
+            # Of weak definitions, which come from several linked pieces, one is as good as the other.
+            if not (known.weak or weak):
+                raise BadPtx(line, f"{name} is defined twice")
+            if weak:
+                return
         if known is None or function.body is not None:
             self._module.functions[name] = function
 

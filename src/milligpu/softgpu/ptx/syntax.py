@@ -159,6 +159,8 @@ class Function:
     body: list[Statement] | None
     """None for a declaration."""
     max_threads: int = 0
+    weak: bool = False
+    """Another definition may take its place."""
 
 
 @dataclass(slots=True)

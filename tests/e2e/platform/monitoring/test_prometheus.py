@@ -1,16 +1,25 @@
 """A real Prometheus scrapes the real node: parts add up, rules work, and every query of every board has data."""
 
+import json
 import re
 import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from deploy.grafana import BOARDS, Board, expressions
 from devcluster.fixtures import new_namespace
 from devcluster.platform import Platform
 from devcluster.wait import until
+from milligpu.history.prometheus import PrometheusHistory
+from milligpu.history.samples import HistoryLine, Level
 from milligpu.model import names
 from tests.e2e.busy import start_busy, wait_busy
 from tests.e2e.platform.monitoring.prometheus import Prometheus, metrics_page, running_prometheus, scrape
@@ -21,6 +30,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 WINDOW_S = 5.0
 """Over which time and energy are compared. Each scrape divides them anew, so a longer one shows nothing more."""
 DATA_S = 60.0
+MILLIGPU = str(Path(sys.executable).parent / "milligpu")
 Series = dict[tuple[tuple[str, str], ...], float]
 
 
@@ -140,6 +150,51 @@ def test_every_query_of_a_dashboard_returns_data(board: Board, watched: tuple[st
     server = watched[1]
     for expression in map(filled, expressions(board)):
         until(f"data for {expression}", lambda text=expression: server.query(text), DATA_S)
+
+
+def test_a_dashboard_with_prometheus_shows_what_it_has_and_keeps_no_file(
+    platform: Platform, watched: tuple[str, Prometheus], tmp_path: Path
+) -> None:
+    namespace, server = watched
+    history, begin = PrometheusHistory(server.url, time.time), time.time()
+
+    def measured() -> list[HistoryLine] | None:
+        lines = list(history.lines(Level.RAW, begin - 120, prefix=f"pod/{namespace}/"))
+        return lines if len(lines) == 2 and not any(np.isnan(each.values("used")).all() for each in lines) else None
+
+    lines = {line.key.split("/")[2]: line for line in until("the use of both pods", measured, DATA_S)}
+    assert lines["large"].values("share")[-1] == pytest.approx(0.5)
+    assert lines["small"].values("limit")[-1] >= 0.2
+    gpu = lines["large"].key.rpartition("/")[2]
+    whole = history.line(Level.RAW, begin - 120, f"gpu/{gpu}")
+    assert whole is not None
+    assert whole.values("allocated")[-1] == pytest.approx(0.7)
+    assert whole.labels["model"]
+    assert history.line(Level.RAW, begin - 120, "gpu/none") is None
+    file = tmp_path / "history.db"
+    options = ["--listen", "127.0.0.1:0", "--interval", "1", "--history", str(file), "--prometheus", server.url]
+    command = [MILLIGPU, "dashboard", "--cluster", "--kubeconfig", str(platform.cluster.kubeconfig), *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        url = process.stderr.readline().split()[-1]
+        opener.open(url, timeout=60).close()
+        base = url.partition("/open")[0]
+
+        def drawn() -> bool:
+            query = urllib.parse.urlencode({"key": lines["large"].key})
+            with opener.open(f"{base}/history.json?{query}", timeout=60) as answer:
+                found = json.load(answer)["lines"]
+            return bool(found) and any(found[0]["fields"]["used"])
+
+        until("the chart of a pod", drawn, DATA_S)
+        with opener.open(f"{base}/settings.json", timeout=60) as answer:
+            assert json.load(answer)["history_file"] == server.url
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert not file.exists()
 
 
 def test_nothing_of_a_deleted_pod_stays(platform: Platform, watched: tuple[str, Prometheus]) -> None:

@@ -60,6 +60,7 @@ class Program:
         self.devices = devices
         self.is_only = is_only
         self.contexts: list[Context] = []
+        self.pooled: list[tuple[Context, c_uint64]] = []
         self.calls = 0
         self.new_context()
 
@@ -76,6 +77,7 @@ class Program:
         if len(self.contexts) < 2:
             return
         gone = self.contexts.pop(self.dice.randrange(len(self.contexts)))
+        self.pooled = [each for each in self.pooled if each[0] is not gone]
         check(cuda.cuCtxSetCurrent(self.contexts[-1].handle))
         check(cuda.cuCtxDestroy_v2(gone.handle))
 
@@ -167,6 +169,44 @@ class Program:
             host.remove((place, room))
         self.calls += 3
 
+    def use_pool(self) -> None:
+        """Allocate in the order of a stream; some of it is freed much later, or only with the context."""
+        pointer, stream = c_uint64(), self.stream()
+        status = cuda.cuMemAllocAsync(byref(pointer), c_size_t(self.dice.choice(SIZES)), stream)
+        if status == OUT_OF_MEMORY:
+            return
+        check(status)
+        self.pooled.append((self.here, pointer))
+        launch(self.kernel(), stream)
+        if self.dice.random() < 0.7:
+            at = self.dice.randrange(len(self.pooled))
+            if self.pooled[at][0] is self.here:
+                check(cuda.cuMemFreeAsync(self.pooled.pop(at)[1], self.stream()))
+        self.calls += 2
+
+    def use_thread_stream(self) -> None:
+        """Launch as programs do that are compiled for a default stream per thread."""
+        kernel = self.kernel()
+        check(
+            cuda.cuLaunchKernel_ptsz(
+                kernel, 1, 1, 1, 1, 1, 1, 0, self.dice.choice([None, *self.here.streams]), None, None
+            )
+        )
+        cuda.cuStreamQuery_ptsz(None)
+        if self.dice.random() < 0.3:
+            check(cuda.cuStreamSynchronize_ptsz(None))
+        self.calls += 2
+
+    def use_other_context(self) -> None:
+        """Push another context, use it, and pop it: the work is in a context that is not the thread's own."""
+        other = self.dice.choice(self.contexts)
+        free, total = c_size_t(), c_size_t()
+        check(cuda.cuCtxPushCurrent_v2(other.handle))
+        launch(self.dice.choices(other.kernels, OFTEN)[0], self.dice.choice([None, c_void_p(2), *other.streams]))
+        check(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+        check(cuda.cuCtxPopCurrent_v2(byref(c_void_p())))
+        self.calls += 3
+
     def use_library(self) -> None:
         """Launch a kernel of a library that is loaded with its first launch."""
         library, kernel = c_void_p(), c_void_p()
@@ -223,6 +263,9 @@ class Program:
             self.capture,
             self.use_primary,
             self.use_library,
+            self.use_pool,
+            self.use_thread_stream,
+            self.use_other_context,
         )
         self.dice.choice(common * 3 + rare)()
         self.calls += 1
