@@ -112,7 +112,20 @@ class Stream:
     def _arrive(self, line: "bytes | BaseException | None") -> None:
         if not self.half_open and not self.ended and not self._loop.is_closed():
             self.lines.append(line)
-            self._loop.call_soon(self.news.set)
+            self.news.set()
+
+    async def wait(self, silence_s: float) -> None:
+        """Wait for the next line, which is an error if none comes for so long."""
+        self.news.clear()
+        timer = self._loop.call_later(silence_s, self._silent)
+        try:
+            await self.news.wait()
+        finally:
+            timer.cancel()
+
+    def _silent(self) -> None:
+        self.lines.append(ApiUnanswered("silence"))
+        self.news.set()
 
     def repeat(self) -> None:
         """Send the last changes again, as after a reconnect at an older version."""
@@ -132,6 +145,11 @@ class _Request:
 def _refusal(fault: Fault) -> Refusal:
     status, after_s = _STATUS[fault]
     return Refusal(status, str(fault.value), after_s)
+
+
+def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
 
 
 def _line(change: Change) -> bytes:
@@ -180,13 +198,13 @@ class SimulatedClient:
         if fault is Fault.NOT_SENT:
             await asyncio.sleep(0.001)
             raise ApiNotSent(what)
+        timer = self._loop.call_later(timeout_s, _fail, answer, ApiUnanswered(f"{what}: TimeoutError"))
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            raise ApiUnanswered(f"{what}: TimeoutError") from None
+            return await answer
         except Refusal as error:
             raise ApiRefused(what, error.status, str(error), error.retry_after_s) from None
+        finally:
+            timer.cancel()
 
     def _count_down(self) -> None:
         if self.die_at is not None:
@@ -220,15 +238,12 @@ class SimulatedClient:
             clock.after(delay, carry_out)
 
     def _deliver(self, answer: "asyncio.Future[bytes]", result: bytes | Refusal) -> None:
-        def arrive() -> None:
-            if not answer.done():
-                if isinstance(result, Refusal):
-                    answer.set_exception(result)
-                else:
-                    answer.set_result(result)
-
-        if not self.dead and not self._loop.is_closed():
-            self._loop.call_soon(arrive)
+        if self.dead or answer.done():
+            return
+        if isinstance(result, Refusal):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
 
     def _answer(self, request: "_Request", *, late: bool) -> bytes:
         server, (plain, _, query) = self._server, request.path.partition("?")
@@ -243,7 +258,7 @@ class SimulatedClient:
         elif parts[-1] == "resourcequotas":
             return b'{"items":[]}'
         elif request.kind == "class":
-            return self._queues(parts)
+            return self._resources(parts[-1])
         elif method == "GET" and parts[:2] == ["api", "v1"] and len(parts) == 3:
             return self._list(parts[2], query)
         elif method == "GET":
@@ -258,12 +273,13 @@ class SimulatedClient:
             server.patch_pod(parts[5], body)
         return b"{}"
 
-    def _queues(self, parts: list[str]) -> bytes:
-        queue = self._server.queue
-        if queue is None or "gpuqueues" not in parts:
+    def _resources(self, kind: str) -> bytes:
+        """List milligpu's own kinds; there are no objects of them, but for the queue."""
+        if not self._server.has_kinds:
             raise Refusal(NOT_FOUND, "the server could not find the requested resource")
-        head = msgspec.json.encode({"resourceVersion": str(self._server.version)})
-        return b'{"metadata":' + head + b',"items":[' + msgspec.json.encode(queue) + b"]}"
+        queue = self._server.queue
+        items = [queue] if queue is not None and kind == "gpuqueues" else []
+        return msgspec.json.encode({"metadata": {"resourceVersion": str(self._server.version)}, "items": items})
 
     def _list(self, kind: str, query: str) -> bytes:
         """Answer a page; all pages of a list are of the version at which the list began."""
@@ -303,10 +319,10 @@ class SimulatedClient:
                 stream.put(_line(change))
 
         def listen(change: Change) -> None:
-            if change.kind == kind:
-                stream.put(_line(change))
+            stream.put(_line(change))
 
-        self._server.listeners.append(listen)
+        listeners = self._server.listeners.get(kind, [])
+        listeners.append(listen)
         self._network.streams.append(stream)
         clock = self._network.clock
         clock.after(_BOOKMARK_S, lambda: self._bookmark(stream))
@@ -319,7 +335,7 @@ class SimulatedClient:
                 yield batch
         finally:
             stream.ended = True
-            self._server.listeners.remove(listen)
+            listeners.remove(listen)
             self._network.streams.remove(stream)
 
     def _bookmark(self, stream: Stream) -> None:
@@ -331,12 +347,7 @@ class SimulatedClient:
     @staticmethod
     async def _batch(stream: Stream, silence_s: float) -> list[bytes] | None:
         while not stream.lines:
-            stream.news.clear()
-            try:
-                async with asyncio.timeout(silence_s):
-                    await stream.news.wait()
-            except TimeoutError:
-                raise ApiUnanswered("silence") from None
+            await stream.wait(silence_s)
         batch: list[bytes] = []
         while stream.lines:
             line = stream.lines[0]

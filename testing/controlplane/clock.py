@@ -8,8 +8,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
-from functools import partial
+from contextvars import Context, copy_context
 from itertools import count
 from typing import Any
 
@@ -20,22 +19,59 @@ class VirtualClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._later: list[tuple[float, int, Callable[[], object]]] = []
+        self._due: deque[Callable[[], object]] = deque()
+        """What is due now; nothing later is due before it."""
         self._numbers = count()
 
+    def soon(self, what: Callable[[], object]) -> None:
+        """Run this at the present time, after all that is due already."""
+        self._due.append(what)
+
     def at(self, when: float, what: Callable[[], object]) -> None:
-        heapq.heappush(self._due, (max(when, self.now), next(self._numbers), what))
+        if when <= self.now:
+            self._due.append(what)
+        else:
+            heapq.heappush(self._later, (when, next(self._numbers), what))
 
     def after(self, delay: float, what: Callable[[], object]) -> None:
         self.at(self.now + delay, what)
 
     def run_until(self, until: float) -> None:
         """Run everything that is due up to this time."""
-        while self._due and self._due[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._due)
-            self.events += 1
-            what()
-        self.now = until
+        due, later = self._due, self._later
+        while True:
+            while due:
+                self.events += 1
+                due.popleft()()
+            if not later or later[0][0] > until:
+                break
+            self.now = later[0][0]
+            while later and later[0][0] == self.now:
+                due.append(heapq.heappop(later)[2])
+        self.now = max(self.now, until)
+
+
+class _Handle(asyncio.TimerHandle):
+    """A callback of one loop, without what asyncio keeps for its debug mode; the clock calls it when it is due."""
+
+    _loop: "ProcessLoop"
+
+    def __init__(  # pyright: ignore[reportMissingSuperCall]
+        self, loop: "ProcessLoop", callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def __call__(self) -> None:
+        if not self._cancelled:
+            self._loop.put(self)
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
@@ -48,7 +84,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self._virtual = clock
-        self._due: deque[asyncio.Handle] = deque()
+        self._due: list[_Handle] = []
         self._woken = False
         self._paused = False
         self._dead = False
@@ -67,8 +103,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._put(handle)
+        handle = _Handle(self, callback, args, context)
+        self.put(handle)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -76,26 +112,25 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._virtual.at(when, partial(self._put, handle))
+        handle = _Handle(self, callback, args, context)
+        self._virtual.at(when, handle)
         return handle
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._virtual.now + delay, callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Leave it to the clock, which finds that the handle was cancelled."""
+        handle = _Handle(self, callback, args, context)
+        self._virtual.at(self._virtual.now + delay, handle)
+        return handle
 
     # -- life ---
 
-    def _put(self, handle: asyncio.Handle) -> None:
-        if not handle.cancelled():
-            self._due.append(handle)
-            if not self._woken:
-                self._woken = True
-                self._virtual.at(self._virtual.now, self._step)
+    def put(self, handle: _Handle) -> None:
+        """Run this with the next turn."""
+        self._due.append(handle)
+        if not self._woken:
+            self._woken = True
+            self._virtual.soon(self._step)
 
     def _step(self) -> None:
         """Run what is ready now, once."""
@@ -106,7 +141,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 self._count_down()
 
     def _turn(self) -> None:
-        due, self._due = self._due, deque()
+        due, self._due = self._due, []
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -130,7 +165,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def resume(self) -> None:
         self._paused, self._woken = False, True
-        self._virtual.at(self._virtual.now, self._step)
+        self._virtual.soon(self._step)
 
     def kill(self) -> None:
         """End the process; closing its coroutines has no effect on other processes."""

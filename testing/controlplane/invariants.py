@@ -114,6 +114,8 @@ def watch_offers(world: World) -> None:
         free = term and term.state.reservations.preemption_of(uid) is None
         if "affinity" not in asked["Pod"]["spec"] or not free or (entry and entry.stage is not PodStage.WAITING):
             return None
+        if not world.calm():
+            return None  # a leader that is paused answers when it continues, before it reads what it has missed
         return lambda found: _check_offer(world, asked, msgspec.json.decode(found))
 
     world.on_filter = look
@@ -159,10 +161,10 @@ def _fits(world: World, pod: Document, node: str, kept: Kept) -> str | None:
     if _free_slots(world, node) - sum(kept[each][0] for each in kept if each[0] == node) < milli:
         return None
     used = server.used(node)
-    for (where, uuid), gpu in server.gpus.items():
-        taken = used.get(uuid, (0, 0)), kept.get((node, uuid), (0, 0))
-        if where == node and gpu.state is GpuState.OK and _room(gpu, milli, *taken):
-            return uuid
+    for gpu in next(each.offered for each in world.nodes if each.name == node):
+        taken = used.get(gpu.uuid, (0, 0)), kept.get((node, gpu.uuid), (0, 0))
+        if gpu.state is GpuState.OK and _room(gpu, milli, *taken):
+            return gpu.uuid
     return None
 
 

@@ -70,7 +70,8 @@ class KubeSchedulerModel:
         """What happened during this attempt."""
         self._binds: set[asyncio.Task[None]] = set()
         self.evictions = EvictionJudge(server)
-        server.listeners.append(lambda change: loop.call_later(_SEES_AFTER_S, self._on_change, change))
+        for listeners in server.listeners.values():
+            listeners.append(lambda change: loop.call_later(_SEES_AFTER_S, self._on_change, change))
 
     # -- what it sees ---
 

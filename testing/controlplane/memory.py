@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -50,6 +51,11 @@ def _reachable(term: object) -> Iterator[Any]:
             stack.extend(_parts(thing))
 
 
+@cache
+def _fields(kind: type) -> tuple[str, ...] | None:
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
+
+
 def _parts(thing: Any) -> Iterable[Any]:
     if isinstance(thing, dict):
         table = cast("dict[Any, Any]", thing)
@@ -58,9 +64,9 @@ def _parts(thing: Any) -> Iterable[Any]:
         return cast("Iterable[Any]", thing)
     if isinstance(thing, Enum):
         return ()
-    if is_dataclass(thing) and not isinstance(thing, type):
-        return [getattr(thing, each.name, None) for each in fields(thing)]
     kind = cast("type[Any]", type(thing))
+    if (names := _fields(kind)) is not None:
+        return [getattr(thing, name, None) for name in names]
     if kind.__module__.startswith(_OURS) and hasattr(thing, "__dict__"):
-        return [value for name, value in vars(thing).items() if name not in _BOUNDED]
+        return [value for name, value in cast("dict[str, Any]", vars(thing)).items() if name not in _BOUNDED]
     return ()

@@ -4,12 +4,15 @@ import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from unittest.mock import patch
 
 import structlog
 
-from milligpu.scheduler import waiting_events
+from milligpu.model.policy import PlacementStrategy
+from milligpu.placement.decide import Placer
+from milligpu.scheduler import term, waiting_events
 from testing.controlplane.invariants import (
     Failure,
     check_bound,
@@ -44,6 +47,10 @@ class Setting:
     gpus: int
     hints: bool
     clears: bool
+    kinds: bool
+    """Whether the cluster knows milligpu's own kinds of objects."""
+    strategy: PlacementStrategy
+    """By which GPUs are chosen; which of them is best does not matter here, and packing takes longer to say."""
     queue: bool = False
     """Whether there is a queue, in which some pods wait."""
 
@@ -51,7 +58,9 @@ class Setting:
     def draw(cls, seed: str, *, queue: bool = False) -> "Setting":
         dice = Random(f"setting {seed}")
         nodes, gpus = dice.choice((1, 1, 2)), dice.choice((1, 2, 3, 4))
-        return cls(seed, nodes, gpus, dice.random() < 0.5, dice.random() < 0.5, queue)
+        hints, clears, kinds = dice.random() < 0.5, dice.random() < 0.5, queue or dice.random() < 0.8
+        strategy = dice.choice((PlacementStrategy.PACKING, PlacementStrategy.BEST_FIT, PlacementStrategy.BEST_FIT))
+        return cls(seed, nodes, gpus, hints, clears, kinds, strategy, queue)
 
 
 def steps_of(seed: str, count: int = RUN_STEPS, kinds: Sequence[str] = ()) -> list[Step]:
@@ -66,7 +75,8 @@ def run(setting: Setting, steps: Sequence[Step]) -> Failure | None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         # The text of events on waiting pods takes a fifth of the time, and nothing here reads it.
-        with patch.object(waiting_events, "explain_waiting_in_steps", _waits):
+        placer = partial(Placer, strategy=setting.strategy)
+        with patch.object(waiting_events, "explain_waiting_in_steps", _waits), patch.object(term, "Placer", placer):
             return _run(setting, steps)
     finally:
         structlog.configure(**before)
@@ -84,6 +94,7 @@ def _run(setting: Setting, steps: Sequence[Step]) -> Failure | None:
         gpus=setting.gpus,
         hints=setting.hints,
         clears=setting.clears,
+        kinds=setting.kinds,
         queue=setting.queue,
     )
     watch_offers(world)

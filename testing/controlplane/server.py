@@ -32,6 +32,9 @@ class Change:
     """The object."""
 
 
+Listener = Callable[[Change], object]
+
+
 @dataclass(slots=True)
 class SimulatedNode:
     """A node: what its agent reports, and how many slots its kubelet counts."""
@@ -49,6 +52,11 @@ class SimulatedNode:
     def found(self) -> list[Gpu]:
         return self.gpus[: len(self.gpus) - self.lost]
 
+    @property
+    def offered(self) -> list[Gpu]:
+        """What pods can get: nothing while the node or its agent is away."""
+        return self.found if self.there and self.agent else []
+
 
 @dataclass(slots=True)
 class SimulatedServer:
@@ -61,15 +69,18 @@ class SimulatedServer:
     pods: dict[str, Document] = field(default_factory=dict[str, Document])
     nodes: dict[str, Document] = field(default_factory=dict[str, Document])
     gpus: dict[tuple[str, str], Gpu] = field(default_factory=dict[tuple[str, str], Gpu])
+    has_kinds: bool = True
+    """Whether it knows milligpu's own kinds, such as GpuQueue."""
     queue: Document | None = None
-    """The one GpuQueue; without it the kind is not known."""
+    """The one GpuQueue."""
     ungated: list[Callable[[Document], None]] = field(default_factory=list[Callable[[Document], None]])
     """Called with every pod whose gate was removed."""
     claims: set[str] = field(default_factory=set[str])
     lease: Document | None = None
     history: list[Change] = field(default_factory=list[Change])
     compacted: int = 0
-    listeners: list[Callable[[Change], object]] = field(default_factory=list[Callable[[Change], object]])
+    listeners: dict[str, list[Listener]] = field(default_factory=lambda: {"pods": [], "nodes": []})
+    """Called with every change, by the kind of object."""
     violations: list[str] = field(default_factory=list[str])
     hasty: list[str] = field(default_factory=list[str])
     """Evictions that were tried again too often."""
@@ -94,7 +105,7 @@ class SimulatedServer:
         thing["metadata"]["resourceVersion"] = str(self.version)
         change = Change(self.version, kind, type_, msgspec.json.encode(thing))
         self.history.append(change)
-        for listener in tuple(self.listeners):
+        for listener in tuple(self.listeners[kind]):
             listener(change)
 
     def put_node(self, node: SimulatedNode) -> None:

@@ -29,6 +29,8 @@ class ServiceProcess:
         self._server = server
         self._network = network
         self._lives = count(1)
+        # Nothing here reads them, and making them takes long.
+        self._metrics = SchedulerMetrics()
         self.paused_until = 0.0
         self.errors: list[str] = []
         self._start()
@@ -39,7 +41,7 @@ class ServiceProcess:
         self.loop.on_death = self.kill
         self.client = SimulatedClient(self._server, self._network, self.loop, self.identity)
         self.client.on_death = self.kill
-        self.service = SchedulerService(SchedulerMetrics())
+        self.service = SchedulerService(self._metrics)
         self.routes = self.service.routes()
         self._main = self.loop.spawn(self._run())
 

@@ -95,7 +95,9 @@ class PodAsk:
 class World:
     """The whole simulated cluster, with a method for each kind of step."""
 
-    def __init__(self, seed: str, *, nodes: int, gpus: int, hints: bool, clears: bool, queue: bool = False) -> None:
+    def __init__(
+        self, seed: str, *, nodes: int, gpus: int, hints: bool, clears: bool, kinds: bool, queue: bool
+    ) -> None:
         self.clock = VirtualClock()
         self.dice = Random(seed)
         self.server = SimulatedServer(lambda: self.clock.now)
@@ -106,7 +108,7 @@ class World:
         ]
         for node in self.nodes:
             self.server.put_node(node)
-        self.server.listeners.append(self._kubelet)
+        self.server.listeners["pods"].append(self._kubelet)
         self.server.bound.append(self._check_health)
         self.on_unhealthy: list[str] = []
         """Shares of GPUs that were known to be unhealthy."""
@@ -123,6 +125,7 @@ class World:
             self._scheduler_loop.call_soon(self.scheduler._on_change, change)  # pyright: ignore[reportPrivateUsage]
         self._scheduler_loop.spawn(self.scheduler.run())
         self.instances = [ServiceProcess(name, self.clock, self.server, self.network) for name in ("a", "b")]
+        self.server.has_kinds = kinds
         if queue:
             meta = {"name": QUEUE, "uid": "queue", "resourceVersion": "1"}
             self.server.queue = {"metadata": meta, "spec": {"order": "fifo"}}
@@ -159,18 +162,22 @@ class World:
 
         def arrive(status: int, found: bytes) -> None:
             if not answer.done() and not client.dead:
-                self._scheduler_loop.call_soon(lambda: answer.done() or answer.set_result((status, found)))
+                answer.set_result((status, found))
 
         def send() -> None:
             if not client.dead:
-                loop.call_soon(lambda: loop.spawn(handle()))
+                loop.spawn(handle())
+
+        def give_up() -> None:
+            if not answer.done():
+                answer.set_exception(Unavailable("timeout"))
 
         self.clock.after(0.0005, send)
+        timer = self._scheduler_loop.call_later(_ASK_S, give_up)
         try:
-            async with asyncio.timeout(_ASK_S):
-                status, found = await answer
-        except TimeoutError:
-            raise Unavailable("timeout") from None
+            status, found = await answer
+        finally:
+            timer.cancel()
         if status == 500:
             leader.errors.append(f"{verb} failed: {found.decode()}")
         if status != 200:
@@ -183,7 +190,7 @@ class World:
 
     def _kubelet(self, change: Change) -> None:
         """End pods that were deleted."""
-        if change.kind == "pods" and change.type == "MODIFIED" and b'"deletionTimestamp"' in change.text:
+        if change.type == "MODIFIED" and b'"deletionTimestamp"' in change.text:
             name = msgspec.json.decode(change.text)["metadata"]["name"]
             self.clock.after(_GRACE_S, lambda: self.server.delete_pod(name, force=True))
 
@@ -314,7 +321,7 @@ class World:
         if self.scheduler.backing_off([pod["metadata"]["uid"] for pod in self.waiting()]):
             return False
         open_ = {each.kind for each in self.network.streams if each.owner == leader.identity and not each.half_open}
-        return open_ - {"gpuqueues"} == {"pods", "nodes"}
+        return open_ >= {"pods", "nodes"}
 
     def undisturbed(self) -> bool:
         """Whether the leader knew the cluster when it was asked: it is calm, and nothing has changed since."""

@@ -92,7 +92,7 @@ class ModelSide:
         self._server = SimulatedServer(lambda: self._clock.now)
         self.extender = ScriptedExtender(self._bind)
         self._loop = loop = ProcessLoop(self._clock)
-        self._server.listeners.append(self._kubelet)
+        self._server.listeners["pods"].append(self._kubelet)
 
         async def ask(verb: str, body: bytes) -> bytes:
             return self.extender.answer(verb, body)
@@ -103,7 +103,7 @@ class ModelSide:
             self.set_slots(name, slots)
 
     def _kubelet(self, change: Change) -> None:
-        if change.kind == "pods" and b'"deletionTimestamp"' in change.text and change.type == "MODIFIED":
+        if b'"deletionTimestamp"' in change.text and change.type == "MODIFIED":
             name = msgspec.json.decode(change.text)["metadata"]["name"]
             self._clock.after(_GRACE_S, lambda: self._server.delete_pod(name, force=True))
 

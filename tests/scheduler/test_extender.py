@@ -16,6 +16,7 @@ from milligpu.placement.decide import Placer
 from milligpu.placement.snapshot import Snapshot
 from milligpu.scheduler.extender import NO_ROOM, Extender
 from milligpu.wire import kubernetes
+from testing.controlplane.memory import remembered_pods
 from tests.cluster.objects import node, pod
 
 
@@ -129,6 +130,21 @@ def test_a_reserved_place_is_confirmed_when_it_is_offered() -> None:
 
 def test_a_pod_without_gpus_may_go_anywhere() -> None:
     assert World().filter(pod("a", None))["NodeNames"] == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "simulate"])
+def test_a_pod_that_kube_scheduler_asks_about_after_it_was_deleted_is_not_remembered(verb: str) -> None:
+    world, gone = World(nodes=1, cards=1), pod("gone", 1000)
+    world.filter(pod("other", 1000))
+    if verb == "filter":  # a bound pod is refused, and so gets no entry
+        gone["spec"]["nodeName"] = "n0"
+    body: dict[str, Any] = {"Pod": gone, "Nodes": {"items": []}, "NodeNames": world.names}
+
+    getattr(world.extender, verb)(json.dumps(body).encode())
+
+    assert world.state.entry("uid-gone") is None
+    assert "uid-gone" not in remembered_pods(world.pods)
+    assert "uid-other" in remembered_pods(world.pods)
 
 
 def test_node_objects_instead_of_names_are_an_error_that_says_what_to_set() -> None:

@@ -39,7 +39,7 @@ def bind(world: World, name: str) -> list[EventDict]:
     binder = Binder(
         cast(ApiClient, Api()),
         world.state,
-        cast(Any, None),
+        world.pods,
         lambda: True,
         lambda: world.time,
         drop=world.state.drop_pod,

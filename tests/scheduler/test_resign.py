@@ -15,7 +15,7 @@ def holder(world: World) -> str:
 @pytest.mark.parametrize(("fault", "released"), [(None, True), (Fault.LATE, False)])
 def test_the_lease_is_released_only_after_the_last_bind_has_ended(fault: Fault | None, released: bool) -> None:
     """Else the next leader lists the cluster, and grants what the late bind takes."""
-    world = World("0", nodes=1, gpus=1, hints=False, clears=False)
+    world = World("0", nodes=1, gpus=1, hints=False, clears=False, kinds=True, queue=False)
     world.clock.run_until(20.0)
     leader = world.leader
     assert leader is not None

@@ -137,6 +137,11 @@ class PodReader:
         self._known.pop(uid, None)
         self._grants.pop(uid, None)
 
+    def forget_unknown(self, uid: str, state: ClusterState) -> None:
+        """Forget a pod that the state does not have: the watch may have shown meanwhile that it is gone."""
+        if state.entry(uid) is None:
+            self.forget(uid)
+
     def keep(self, listed: Set[str], known: Callable[[str], bool]) -> None:
         """Forget all pods that are neither in the list nor otherwise known, such as ended ones that are gone."""
         for uid in [uid for uid in (*self._known, *self._grants) if uid not in listed and not known(uid)]:

@@ -88,6 +88,13 @@ class Binder:
         await self._idle.wait()
 
     async def bind(self, request: BindRequest) -> None:
+        try:
+            await self._bind_in_turn(request)
+        finally:
+            # The pod may have been read after the watch had shown that it is gone.
+            self._pods.forget_unknown(request.pod.uid, self._state)
+
+    async def _bind_in_turn(self, request: BindRequest) -> None:
         entry = self._state.entry(request.pod.uid)
         spec = entry.spec if entry is not None else (await self._read(request.pod)).spec
         # A bind that waits for others of its group is not under way yet: it must not hold up other pods.
@@ -148,7 +155,7 @@ class Binder:
         if isinstance(error, ApiRefused) and error.status == _CONFLICT:
             observed = await self._read_or_mark_unknown(request)
             if observed is not None and observed.node:
-                self._state.put_pod(observed)
+                self._put(observed)
                 if observed.node == request.node:
                     _log_bound(request.pod, observed.node, observed.grant)
                     return
@@ -174,6 +181,12 @@ class Binder:
             raise ApiRefused(f"pod {pod}", _NOT_FOUND, f"its uid is {found.metadata.uid}, not {pod.uid}")
         return self._pods.read(found)
 
+    def _put(self, observed: ObservedPod) -> None:
+        """Add what was read, unless the watch has shown meanwhile that the pod is gone."""
+        if self._state.entry(observed.uid) is not None:
+            self._state.put_pod(observed)
+        self._pods.forget_unknown(observed.uid, self._state)
+
     # -- binds without an answer -------------------------------------------------------------------------------
 
     async def settle(self) -> None:
@@ -194,7 +207,7 @@ class Binder:
                 raise
             self._drop(pod.uid)
             return
-        self._state.put_pod(observed)
+        self._put(observed)
         if observed.node:
             _log_bound(pod, observed.node, observed.grant)
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from milligpu.cluster.observed import SchedulingSpec
+from milligpu.cluster.observed import ObservedPod, SchedulingSpec
 from milligpu.cluster.pod_entry import PodEntry
 from milligpu.cluster.preemption import choose_for_kube_scheduler
 from milligpu.cluster.read import PodReader
@@ -93,7 +93,12 @@ class Extender:
             observed = self._pods.read(args.Pod)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("filter", str(error)) from None
-        names = bytes(args.NodeNames)
+        try:
+            return self._filter(observed, bytes(args.NodeNames))
+        finally:
+            self._pods.forget_unknown(observed.uid, self._state)
+
+    def _filter(self, observed: ObservedPod, names: bytes) -> bytes:
         if not names.isascii():
             raise BadFormat("NodeNames", "a name that is not ASCII")
         if not names.startswith(b"["):
@@ -115,7 +120,7 @@ class Extender:
         """Answer an autoscaler which Node objects could take the pod; nothing is reserved. Raises `BadFormat`."""
         try:
             args = _simulate_decoder.decode(body)
-            spec = self._pods.read(args.Pod).spec
+            spec = self._read(args.Pod)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("simulate", str(error)) from None
         items = bytes(args.Nodes.items)
@@ -127,7 +132,7 @@ class Extender:
         """Answer with points for packing, from 0 to 10, for each node. Raises `BadFormat`."""
         try:
             args = _filter_decoder.decode(body)
-            spec = self._pods.read(args.Pod).spec
+            spec = self._read(args.Pod)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("prioritize", str(error)) from None
         offered = _names(bytes(args.NodeNames))
@@ -145,7 +150,7 @@ class Extender:
         """
         try:
             args = _preempt_decoder.decode(body)
-            spec = self._pods.read(args.Pod).spec
+            spec = self._read(args.Pod)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadFormat("preempt", str(error)) from None
         offered = args.NodeNameToMetaVictims or {}
@@ -162,6 +167,12 @@ class Extender:
             "NumPDBViolations": offered[node].NumPDBViolations,
         }
         return msgspec.json.encode({"NodeNameToMetaVictims": {node: found}})
+
+    def _read(self, pod: kubernetes.KubePod) -> SchedulingSpec:
+        """Read a pod that no place is reserved for."""
+        spec = self._pods.read(pod).spec
+        self._pods.forget_unknown(spec.pod.uid, self._state)
+        return spec
 
     def _place_remotely(self, spec: SchedulingSpec, names: bytes) -> bytes:
         """Reserve a share on a GPU server; kube-scheduler chooses the node for the pod itself."""

@@ -253,4 +253,6 @@ class Preemptor:
         message = f"evicted from {node}: {why}; {prevented} would have prevented it"
         event = PodEvent(victim.spec.pod, EventReason.PREEMPTED, "Preempting", message)
         self._events.record(event, topic=_TOPIC)
+        if self._state.entry(event.uid) is None:
+            self._events.forget(event.uid)  # its end was seen during the eviction
         log.info("Preempted pod", pod=str(victim.spec.pod), node=node, message=message, uid=event.uid)

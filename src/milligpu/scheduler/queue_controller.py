@@ -233,6 +233,8 @@ class QueueController:
         except Unavailable as error:
             log.info("Could not write condition of pod", pod=str(entry.spec.pod), error=error.message)
             return
+        if self._state.entry(uid) is not entry:
+            return  # the pod has ended meanwhile
         self._said[uid] = reason, message, self._now()
         which = EventReason.QUEUE_GONE if reason is QueueReason.GONE else EventReason.QUEUED
         event = PodEvent(entry.spec.pod, which, "Queueing", message, normal=which is EventReason.QUEUED)

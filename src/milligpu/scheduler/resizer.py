@@ -94,7 +94,7 @@ class Resizer:
         except Unavailable as error:
             log.info("Could not read pod after a resize", pod=str(pod), error=error.message)
             return
-        if found.metadata.uid == pod.uid:
+        if found.metadata.uid == pod.uid and self._state.entry(pod.uid) is not None:
             self._state.put_pod(self._pods.read(found))
         resizes.end_resize(self._state, pod.uid, written=False)
 

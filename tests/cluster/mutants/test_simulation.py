@@ -35,12 +35,13 @@ _USUAL = ("create", "finish")
 FAULTS = {
     "01": Fault(3, (*_USUAL, "relist"), "granted"),
     "02": Fault(1, (*_USUAL, "blocked:claim"), "released"),
-    "03": Fault(6, (*_USUAL, "fault:nominate", "down:nominate"), "bound"),
+    "03": Fault(2, (*_USUAL, "fault:nominate", "down:nominate"), "bound"),
     "04": Fault(1, _USUAL, "vain"),
     "06": Fault(1, (*_USUAL, "watch:half-open"), "leader"),
     "09": Fault(2, (*_USUAL, "force-delete", "delete", "relist"), "memory"),
     "11": Fault(1, _USUAL, "preferred"),
     "12": Fault(1, ("create", "agent", "delete"), "bound"),
+    "09-read": Fault(9, ("create", "delete", "force-delete", "pause"), "memory"),
     "09-lease": Fault(4, (*_USUAL, "fault:bind", "stop"), "granted"),
     "bind-unanswered": Fault(1, (*_USUAL, "fault:bind"), "granted"),
     "term-too-long": Fault(2, (*_USUAL, "pause", "down:lease"), "leader"),
@@ -52,8 +53,13 @@ ONCE_UNCLEAN = {
     "0.10": (),
     "09.33": ("create", "finish", "delete", "relist"),
     "5.9": (),
+    "6.0": (),
     "30.245": (),
     "30.360": (),
+    "100.1804": (),
+    "100.2035": (),
+    "100.2193": (),
+    "203.3": (),
 }
 STEPS_MAX = 40
 # At most so many runs are tried with a fault; it is found in one of the first.
