@@ -90,6 +90,7 @@ def test_ten_switches_over_a_vcenter_with_faults_and_kills(simulated: SimulatedH
 
 @pytest.mark.long
 @pytest.mark.alone
+@pytest.mark.timeout(3600)
 def test_two_hundred_switches_over_a_vcenter_with_faults_and_kills(simulated: SimulatedHypervisor) -> None:
     ended = asyncio.run(run_switches(simulated, random.Random(2024), 200))
     assert min(ended[SwitchPhase.DONE], ended[SwitchPhase.ROLLED_BACK]) > 0
