@@ -44,7 +44,10 @@ class Product:
 
 
 SERVICE = Product(
-    "milligpu", "scheduler service, admission webhook and dashboard", ("dashboard", "scheduler"), user=_NOBODY
+    "milligpu",
+    "scheduler service, admission webhook and dashboard",
+    ("dashboard", "scheduler", "vsphere"),
+    user=_NOBODY,
 )
 NODE = Product("milligpu-node", "node agent with the limits library", ("node",))
 # LLVM is half of this image, so nodes with real GPUs get the other one.

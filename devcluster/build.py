@@ -49,6 +49,8 @@ CONTAINERD = Module("containerd", ("containerd", "containerd-shim-runc-v2", "ctr
 TOOLS = Module("tools", ("kwok", "helm", "kubeconform"), minutes=3)
 # Apart from the others, because it needs cgo: packages compiled with and without it are not shared.
 NVIDIA = Module("nvidia", ("nvidia-ctk", "nvidia-cdi-hook"), minutes=2, cgo=True)
+# Only tests of worker VMs need it, and no cluster does.
+VCSIM = Module("vcsim", ("vcsim",), minutes=1, target=".")
 MODULES = (KUBE, CONTAINERD, TOOLS)
 
 

@@ -38,12 +38,14 @@ def cluster(tmp_path: Path) -> Iterator[tuple[ApiServer, list[str]]]:
     layouts: list[dict[str, Any]] = [
         {"metadata": {"name": "day"}, "spec": {"cards": [{"policy": "equal", "limit": 500}]}},
         {"metadata": {"name": "night"}, "spec": {}},
+        {"metadata": {"name": "vms"}, "spec": {"machines": [{"name": "w1", "node": "n1", "state": "suspended"}]}},
     ]
     with serve(tmp_path) as (api, kubeconfig):
         notes = {names.INVENTORY: encode_inventory([Gpu(f"GPU-{n}", "A100", Mib(40960)) for n in range(2)])}
         status = {"conditions": [{"type": "Ready", "status": "True"}]}
         api.put_list("/api/v1/nodes", {"metadata": {"name": "n1", "annotations": notes}, "status": status})
         api.put_list("/api/v1/pods")
+        api.put_list("/apis/policy/v1/poddisruptionbudgets")
         api.put_list(names.CLASSES_PATH)
         api.put_list(names.LAYOUTS_PATH, *layouts)
         api.put_list(names.CALENDARS_PATH, campus)
@@ -57,6 +59,10 @@ def cluster(tmp_path: Path) -> Iterator[tuple[ApiServer, list[str]]]:
         (["list"], "campus    day     night  Wed 2026-11-18 20:00 UTC  InForce"),
         (["show", "campus"], "layout day; InForce: layout day"),
         (["preview", "campus", "day"], "n1       2     0  policy best-effort -> equal; limit 1000 -> 500"),
+        (
+            ["preview", "campus", "vms"],
+            "w1  n1    becomes suspended (unknown now)  -               -",
+        ),
         (["history", "campus"], "2026-11-18 07:00:00  night  day  Done  1.5 s  calendar"),
     ],
 )
@@ -98,7 +104,7 @@ def test_postponing_keeps_the_present_layout_past_the_next_switch(cluster: tuple
     ("words", "message"),
     [
         (["show", "x"], "calendar: invalid value 'x': must be the name of a GpuCalendar"),
-        (["switch", "campus", "x"], "layout: invalid value 'x': must be the name of a GpuLayout: day, night"),
+        (["switch", "campus", "x"], "layout: invalid value 'x': must be the name of a GpuLayout: day, night, vms"),
         (["switch", "campus", "day", "--until", "8"], "--until: invalid value '8': must be a time with its offset"),
     ],
 )

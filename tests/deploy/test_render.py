@@ -60,6 +60,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "dialects.gpushareUnit": ("MiB", {}),
     "dialects.parts": (4, {}),
     "dialects.qosLimits": ("on", {}),
+    "vsphere.secretName": ("vcenter", {}),
     "agent.tolerations": (TOLERATIONS, SOFTGPU),
     "agent.affinity": (AFFINITY, SOFTGPU),
     "agent.reserve": (["0=0.5", 0.25], SOFTGPU),

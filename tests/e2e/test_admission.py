@@ -56,9 +56,9 @@ VOID = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 class Admitting(SchedulerService):
     """The service under its own account, with a webhook at an address that a configuration already names."""
 
-    def __init__(self, cluster: Cluster, name: str, port: int) -> None:
+    def __init__(self, cluster: Cluster, name: str, port: int, *more: str) -> None:
         self.webhook_port = port
-        arguments = ("--scheduler-name", NAME, "--webhook-port", str(port), "--lease-seconds", "3")
+        arguments = ("--scheduler-name", NAME, "--webhook-port", str(port), "--lease-seconds", "3", *more)
         account = account_kubeconfig(cluster, SCHEDULER)
         super().__init__(cluster, name, "--namespace", NAMESPACE, *arguments, kubeconfig=account)
 
@@ -75,11 +75,14 @@ def service(control_plane: Cluster) -> Iterator[Admitting]:
     yield from admitting(control_plane)
 
 
-def admitting(cluster: Cluster) -> Iterator[Admitting]:
-    """The service with its webhook and a kube-scheduler that asks it, on a cluster with policies."""
+def admitting(cluster: Cluster, *more: str) -> Iterator[Admitting]:
+    """The service with its webhook and a kube-scheduler that asks it, on a cluster with policies.
+
+    `more` are options of the service.
+    """
     port = free_port()
     install(cluster, webhook=WebhookAddress(NAMESPACE, url=f"https://127.0.0.1:{port}"))
-    started = Admitting(cluster, "milligpu-webhook", port)
+    started = Admitting(cluster, "milligpu-webhook", port, *more)
     started.start().wait_ready()
     cluster.start_scheduler(second_scheduler(started.url, NAME), NAME)
     wait_trusted(cluster)

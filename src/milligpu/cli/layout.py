@@ -10,7 +10,10 @@ from milligpu.cli.output import OutputFormat, format_option, show_data, show_tab
 from milligpu.model.errors import BadRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from milligpu.kube.config import BlockingClient
+    from milligpu.layouts.calendar import LayoutSwitch
     from milligpu.layouts.spec import CalendarSpec
 
 _LOOK_S = 0.5
@@ -112,19 +115,24 @@ def preview(calendar: str, layout: str | None, kubeconfig: str | None) -> None:
     from milligpu.scheduler.card_actuator import layout_node
 
     with _client(kubeconfig) as client:
-        _, spec = _calendar(client, calendar)
+        found, spec = _calendar(client, calendar)
         upcoming = spec.calendar.next_switches(datetime.now(UTC), 1)
         name = layout or (upcoming[0].after if upcoming else spec.calendar.default)
         wanted = _layout(client, name)
         objects, pods = fetch.list_nodes(client), fetch.list_pods(client)
         state = read_cluster(objects, pods, fetch.list_classes(client))
+        if wanted.machines:
+            _preview_machines(client, found, wanted, f"{name}{_when(upcoming, layout)}")
+        if wanted.machines and not wanted.groups:
+            return
     held: dict[str, int] = {}
     for entry in state.bound():
         held[entry.node] = held.get(entry.node, 0) + 1
     nodes = nodes_of([spec], [layout_node(each) for each in objects])[spec.name]
     rows = preview_switch(wanted, spec.name, nodes, held)
-    when = f" at {upcoming[0].local:%a %H:%M}" if upcoming and layout is None else ""
-    click.echo(f"switch to {name}{when}: all pods go on running")
+    click.echo(
+        f"switch to {name}{_when(upcoming, layout)}: {'GPUs' if wanted.machines else 'all pods go on running'}"
+    )
     show_table(
         ["NODE", "GPUS", "PODS", "CHANGE"],
         [
@@ -133,6 +141,41 @@ def preview(calendar: str, layout: str | None, kubeconfig: str | None) -> None:
         ],
         right=["GPUS", "PODS"],
     )
+
+
+def _when(upcoming: "Sequence[LayoutSwitch]", layout: str | None) -> str:
+    return f" at {upcoming[0].local:%a %H:%M}" if upcoming and layout is None else ""
+
+
+def _preview_machines(client: "BlockingClient", calendar: dict[str, Any], wanted: Any, what: str) -> None:
+    """Show VM by VM what is done, which pods are suspended or evicted, and what blocks it."""
+    from milligpu.kube.fetch import get_json
+    from milligpu.layouts.machine_preview import preview_machines, read_budgets
+
+    status: dict[str, Any] = calendar.get("status", {})
+    present = _layout(client, status["layout"]) if status.get("layout") else None
+    pods: dict[str, list[dict[str, Any]]] = {each.node: [] for each in wanted.machines}
+    for pod in get_json(client, "/api/v1/pods")["items"]:
+        if (where := pod["spec"].get("nodeName")) in pods:
+            pods[where].append(pod)
+    budgets = read_budgets(get_json(client, "/apis/policy/v1/poddisruptionbudgets")["items"])
+    rows = preview_machines(wanted, present, pods, budgets)
+    past = [each for each in status.get("history", ()) if each["phase"] == "Done" and each["to"] == wanted.name]
+    took = f", about {_seconds(past[0]):.0f} s as last time" if past else ""
+    click.echo(f"switch to {what}: VMs{took}")
+    cells = [
+        [each.name, each.node, each.action, ", ".join(each.suspended) or "-", ", ".join(each.evicted) or "-"]
+        for each in rows
+    ]
+    show_table(["VM", "NODE", "ACTION", "PODS SUSPENDED", "PODS EVICTED"], cells)
+    for each in rows:
+        for problem in each.blocked:
+            click.echo(f"blocked: {problem}")
+
+
+def _seconds(past: dict[str, Any]) -> float:
+    begin, end = (datetime.fromisoformat(past[key]) for key in ("startedAt", "endedAt"))
+    return (end - begin).total_seconds()
 
 
 def _layout(client: "BlockingClient", name: str) -> Any:
@@ -224,8 +267,7 @@ def history(calendar: str, kubeconfig: str | None) -> None:
         found, _ = _calendar(client, calendar)
     rows: list[list[str]] = []
     for each in found.get("status", {}).get("history", ()):
-        begin, end = (datetime.fromisoformat(each[key]) for key in ("startedAt", "endedAt"))
-        took = f"{(end - begin).total_seconds():.1f} s"
+        begin, took = datetime.fromisoformat(each["startedAt"]), f"{_seconds(each):.1f} s"
         cells = [f"{begin:%Y-%m-%d %H:%M:%S}", each.get("from") or "-", each["to"], each["phase"], took]
         rows.append([*cells, each.get("message") or each.get("why", "-")])
     show_table(["BEGAN (UTC)", "FROM", "TO", "END", "TOOK", "WHY"], rows, right=["TOOK"])

@@ -119,6 +119,13 @@ def command() -> None:
     help="Image with the client of GPU servers, for pods with the annotation milligpu.dev/attach; without it they "
     "are refused.",
 )
+@click.option(
+    "--vsphere",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Directory with vCenter's login, for layouts with worker VMs: the files server, username, password, and "
+    "ca.crt unless the system trusts vCenter's certificate.",
+)
 @dialect_options()
 def serve(  # noqa: PLR0917 - as click calls it
     kubeconfig: str | None,
@@ -137,6 +144,7 @@ def serve(  # noqa: PLR0917 - as click calls it
     webhook_names: tuple[str, ...],
     classes: str | None,
     client_image: str,
+    vsphere: Path | None,
     settings: DialectSettings,
 ) -> None:
     """Run the scheduler service until SIGTERM.
@@ -169,6 +177,7 @@ def serve(  # noqa: PLR0917 - as click calls it
         tls=None if tls_cert is None or tls_key is None else TlsServerFiles(tls_cert, tls_key, tls_client_ca),
         dialects=settings,
         classes=None if classes is None else parse_declared(classes),
+        vsphere=vsphere,
         sharepods=webhook is not None,
     )
     configure_logs(structured=True)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from milligpu.model import names
 from milligpu.model.gpu import Gpu, GpuState
 from milligpu.model.reasons import EventReason
-from milligpu.wire.kubernetes import KubeCondition
+from milligpu.wire.kubernetes import KubeCondition, Taint
 
 _HELP = "start `milligpu agent` on the node, or read its log"
 
@@ -52,6 +52,16 @@ def read_conditions(conditions: Iterable[KubeCondition]) -> tuple[NodeCondition,
         for each in conditions
         if each.type in set(NodeConditionType)
     )
+
+
+def suspended_until(taints: Iterable[Taint], conditions: Iterable[KubeCondition]) -> str | None:
+    """Return what the Node object says about its suspended VM; None if it has no taint of it."""
+    if not any(each.key == names.SUSPENDED for each in taints):
+        return None
+    for each in conditions:
+        if each.type == names.SUSPENDED_CONDITION and each.status == "True":
+            return each.message
+    return "the VM of this node is about to be suspended, or to take pods again"
 
 
 def is_agent_ready(gpus: Sequence[Gpu], slots: Sequence[str | None]) -> bool | None:

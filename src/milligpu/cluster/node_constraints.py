@@ -15,6 +15,14 @@ from milligpu.wire.kubernetes import Taint
 _BLOCKING = frozenset({"NoSchedule", "NoExecute"})
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
 
+# What a suspended node has: milligpu's own taint, and Kubernetes' because its kubelet does not answer.
+_SUSPENSION = frozenset({names.SUSPENDED, "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+
+
+def without_suspension(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
+    """Return the other taints of a suspended node: that it is suspended is said of its GPUs."""
+    return tuple(each for each in taints if each.key not in _SUSPENSION)
+
 
 class NodeSelectorRequirement(msgspec.Struct, frozen=True):
     """One condition on a label, or on the node's name."""

@@ -15,9 +15,17 @@ from milligpu.cluster.node_conditions import (
     describe_absence,
     is_agent_ready,
     read_conditions,
+    suspended_until,
     wanted_conditions,
 )
-from milligpu.cluster.node_constraints import UNSCHEDULABLE, Affinity, NodeConstraints, NodeFacts, Toleration
+from milligpu.cluster.node_constraints import (
+    UNSCHEDULABLE,
+    Affinity,
+    NodeConstraints,
+    NodeFacts,
+    Toleration,
+    without_suspension,
+)
 from milligpu.cluster.observed import ObservedNode, ObservedPod, SchedulingSpec, UnreadableGrant
 from milligpu.cluster.preferences import NO_PREFERENCES, read_preferences
 from milligpu.cluster.servers import read_server
@@ -299,13 +307,14 @@ class NodeReader:
         slots = tuple(allocatable.get(name) for name in (names.VGPU, names.WHOLE_GPU))
         conditions = read_conditions(node.status.conditions or ())
         images = node.status.images or ()
-        seen = (texts, meta.labels, taints, cpu, memory, slots, conditions, images)
+        until = suspended_until(taints, node.status.conditions or ())
+        seen = (texts, meta.labels, taints, cpu, memory, slots, conditions, images, until)
         known = self._known.get(meta.name)
         if known is not None and known[0] == seen:
             return None
-        found = _node(meta, taints, (cpu, memory))
+        found = _node(meta, taints if until is None else without_suspension(taints), (cpu, memory))
         found = replace(found, uid=meta.uid, conditions=conditions, images=images)
-        found = _with_agent(found, slots)
+        found = _with_agent(found, slots) if until is None else _suspended(found, until)
         self._known[meta.name] = (seen, found)
         return found
 
@@ -343,6 +352,12 @@ def _with_agent(observed: ObservedNode, slots: tuple[str | None, ...]) -> Observ
     message = describe_absence(observed.conditions)
     gpus = tuple(replace(gpu, state=GpuState.NO_AGENT, message=message) for gpu in node.gpus)
     return replace(observed, node=replace(node, gpus=gpus))
+
+
+def _suspended(observed: ObservedNode, until: str) -> ObservedNode:
+    """Close the GPUs of a suspended node: they are neither free nor lost, and its pods keep their shares."""
+    gpus = tuple(replace(gpu, state=GpuState.SUSPENDED, message=until) for gpu in observed.node.gpus)
+    return replace(observed, node=replace(observed.node, gpus=gpus))
 
 
 def read_classes(objects: Iterable[KubeGpuClass]) -> GpuClasses:

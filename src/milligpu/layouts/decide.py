@@ -6,8 +6,10 @@ from datetime import datetime
 
 from milligpu.layouts.journal import NextStep, SwitchJournal, SwitchPhase
 from milligpu.layouts.layout import CardLayout
+from milligpu.layouts.machine_plan import machine_steps, plan_machines, resumes_at
 from milligpu.layouts.plan import LayoutNode, plan_switch
 from milligpu.layouts.spec import CalendarSpec
+from milligpu.model.machines import Machine
 from milligpu.model.reasons import CalendarReason
 
 HISTORY_MAX = 20
@@ -58,24 +60,64 @@ def decide(
     layouts: Mapping[str, CardLayout],
     nodes: Sequence[LayoutNode],
     now: datetime,
+    machines: Mapping[str, Machine] | None = None,
 ) -> LayoutDecision:
-    """Return the state that the calendar should have now, and the step to do next."""
+    """Return the state that the calendar should have now, and the step to do next.
+
+    `machines` are the VMs that `machines_needed` named; None if their hypervisor does not answer.
+    """
     journal = state.switch
     if journal is not None and journal.phase.active:
         journal = _continued(spec, journal, now)
         state = settled(state, journal)
         return LayoutDecision(state, journal.next_step())
-    wanted = spec.wanted(now, state.layout)
-    layout = layouts.get(wanted)
-    if layout is None or (journal is not None and _given_up(spec, generation, journal, wanted, now)):
+    layout = _due(spec, generation, state, layouts, now)
+    moves = layout is not None and _moves_machines(state, layout)
+    if layout is None or (moves and machines is None):
         return LayoutDecision(state)
-    steps = plan_switch(layout, spec.name, nodes)
-    if not steps and state.layout == wanted:
+    cards = plan_switch(layout, spec.name, nodes)
+    plan = plan_machines(layout, machines if moves and machines is not None else {}, only_found=not moves)
+    vms = machine_steps(plan, layout, lambda node: resumes_at(node, spec.calendar, layouts, now))
+    if not cards and not vms and not plan.problems and state.layout == layout.name and not _held(state):
         return LayoutDecision(state)
-    why = _why(spec, state, wanted, now)
-    journal = SwitchJournal(state.layout, wanted, why, now, now + spec.deadline, steps, generation).settle(now)
+    why = _why(spec, state, layout.name, now)
+    steps = () if plan.problems else (*vms, *cards)
+    begun = SwitchJournal(state.layout, layout.name, why, now, now + spec.deadline, steps, generation)
+    journal = begun.refuse("; ".join(plan.problems), now) if plan.problems else begun.settle(now)
     state = settled(state, journal)
     return LayoutDecision(state, journal.next_step())
+
+
+def machines_needed(
+    spec: CalendarSpec, generation: int, state: CalendarState, layouts: Mapping[str, CardLayout], now: datetime
+) -> tuple[str, ...]:
+    """Return the VMs whose present state decides what comes next; none while no switch of VMs is due."""
+    if state.switch is not None and state.switch.phase.active:
+        return ()
+    layout = _due(spec, generation, state, layouts, now)
+    found = layout is not None and _moves_machines(state, layout)
+    return tuple(each.name for each in layout.machines) if layout is not None and found else ()
+
+
+def _due(
+    spec: CalendarSpec, generation: int, state: CalendarState, layouts: Mapping[str, CardLayout], now: datetime
+) -> CardLayout | None:
+    """Return the layout that should hold, unless the switch to it was given up."""
+    wanted, journal = spec.wanted(now, state.layout), state.switch
+    given_up = journal is not None and _given_up(spec, generation, journal, wanted, now)
+    return None if given_up else layouts.get(wanted)
+
+
+def _moves_machines(state: CalendarState, layout: CardLayout) -> bool:
+    """Whether VMs are put into their states: on the way to another layout, and after a switch that was held.
+
+    While a layout holds, VMs are left alone: an admin who powers one off means it.
+    """
+    return bool(layout.machines) and (state.layout != layout.name or _held(state))
+
+
+def _held(state: CalendarState) -> bool:
+    return state.switch is not None and state.switch.phase is SwitchPhase.HELD
 
 
 def _continued(spec: CalendarSpec, journal: SwitchJournal, now: datetime) -> SwitchJournal:
@@ -148,13 +190,20 @@ def calendar_condition(
     layouts: Mapping[str, CardLayout],
     problems: Mapping[str, str],
     taken: Mapping[str, str],
+    *,
+    unknown: str = "",
 ) -> CalendarCondition:
-    """Return whether the calendar is obeyed; `problems` are of layouts that cannot be read, `taken` of nodes."""
+    """Return whether the calendar is obeyed; `problems` are of layouts that cannot be read, `taken` of nodes.
+
+    `unknown` is why a switch of VMs that is due cannot begin.
+    """
     for name in spec.calendar.layouts + ((spec.override.layout,) if spec.override else ()):
         if name in problems:
             return CalendarCondition(CalendarReason.LAYOUT_INVALID, f"layout {name}: {problems[name]}")
         if name not in layouts:
             return CalendarCondition(CalendarReason.LAYOUT_GONE, f"layout {name} does not exist")
+    if unknown:
+        return CalendarCondition(CalendarReason.HYPERVISOR_AWAY, unknown)
     journal = state.switch
     if journal is not None and journal.phase.failed:
         action = "rolled back" if journal.phase is SwitchPhase.ROLLED_BACK else "held"

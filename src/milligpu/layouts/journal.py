@@ -14,6 +14,24 @@ from milligpu.layouts.spec import OnFailure
 class StepKind(StrEnum):
     """What a step does."""
 
+    CORDON = "Cordon"
+    """Keep new pods off the nodes of VMs that stop running."""
+    DRAIN = "Drain"
+    """Evict the pods that are not suspended with their VM."""
+    MARK = "MarkSuspended"
+    """Say on the nodes that they are suspended, and until when."""
+    RELEASE = "Release"
+    """Suspend VMs, or power them off: they release their cards."""
+    RESHAPE = "Reshape"
+    """Give VMs that are off another vGPU profile."""
+    ACQUIRE = "Acquire"
+    """Resume VMs, or power them on, once the others have released the cards."""
+    AWAIT = "AwaitNodes"
+    """Wait until the nodes in these VMs answer, with a clock in step."""
+    UNCORDON = "Uncordon"
+    """Take new pods on these nodes again."""
+    CAPACITY = "VerifyCapacity"
+    """See that all VMs are as the layout asks."""
     APPLY = "Apply"
     """Write what the layout asks of the nodes' GPUs onto the nodes."""
     VERIFY = "Verify"
@@ -117,7 +135,9 @@ class SwitchJournal:
         undo = self.phase is SwitchPhase.ROLLING_BACK
         step = self.steps[number]
         state = StepState.UNDOING if undo else StepState.STARTED
-        return self._with(number, replace(step, state=state, started=step.started or now, ended=None))
+        # What a step waits for counts from when it was begun, and from when its undoing was.
+        started = step.started if step.started is not None and step.state is state else now
+        return self._with(number, replace(step, state=state, started=started, ended=None))
 
     def end(self, number: int, now: datetime, message: str = "") -> "SwitchJournal":
         """Note that the step is done or undone, and with the last one that the switch is."""
@@ -144,6 +164,10 @@ class SwitchJournal:
         if policy is OnFailure.HOLD or self.phase is SwitchPhase.ROLLING_BACK:
             return replace(journal, phase=SwitchPhase.HELD, ended=now)
         return replace(journal, phase=SwitchPhase.ROLLING_BACK).settle(now)
+
+    def refuse(self, message: str, now: datetime) -> "SwitchJournal":
+        """Note that the switch cannot begin."""
+        return replace(self, phase=SwitchPhase.ROLLED_BACK, ended=now, message=message)
 
     def abort(self, message: str, now: datetime) -> "SwitchJournal":
         """Undo what was done so far, because somebody asked for it."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 from milligpu.layouts.calendar import (
@@ -14,10 +14,11 @@ from milligpu.layouts.calendar import (
     parse_days,
     refuse_overlaps,
 )
-from milligpu.layouts.layout import CardGroup, CardLayout
+from milligpu.layouts.layout import CardGroup, CardLayout, MachineRule, PodTreatment
 from milligpu.layouts.local_time import DAY_MINUTES, parse_date, parse_time, parse_zone
 from milligpu.model.card_rules import CardRule
 from milligpu.model.errors import BadRequest
+from milligpu.model.machines import MachineState, parse_machine_profile
 from milligpu.model.policy import parse_policy
 from milligpu.model.requirements import ANY, parse_requirements
 from milligpu.model.units import WHOLE, Milli, parse_whole
@@ -25,7 +26,9 @@ from milligpu.wire.fields import Json, read_flag, read_mapping, refuse_unknown
 
 NAME_MAX = 63
 # What a person can oversee; each is evaluated for every day of a year when zones differ.
-WINDOWS_MAX, EXCEPTIONS_MAX, CARDS_MAX, DATES_MAX = 64, 128, 64, 366
+WINDOWS_MAX, EXCEPTIONS_MAX, CARDS_MAX, MACHINES_MAX, DATES_MAX = 64, 128, 64, 128, 366
+MACHINE_NAME_MAX = 80
+"""What vSphere allows."""
 DEADLINE_S = 30 * 60
 _DEADLINE_MIN_S, _DEADLINE_MAX_S = 10, 24 * 3600
 
@@ -33,6 +36,8 @@ _CALENDAR_FIELDS = (
     *("zone", "default", "nodeSelector", "windows", "exceptions"),
     *("paused", "override", "onFailure", "deadlineSeconds"),
 )
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class OnFailure(StrEnum):
@@ -100,7 +105,7 @@ def parse_calendar(found: Json, start: datetime) -> CalendarSpec:
         _labels("spec.nodeSelector", spec.get("nodeSelector")),
         read_flag("spec.paused", spec.get("paused", False)),
         _override(spec.get("override")),
-        _on_failure(spec.get("onFailure", OnFailure.ROLLBACK)),
+        _choice("spec.onFailure", spec.get("onFailure", OnFailure.ROLLBACK), OnFailure),
         timedelta(seconds=seconds),
     )
 
@@ -109,9 +114,43 @@ def parse_layout(found: Json) -> CardLayout:
     """Read a `GpuLayout`."""
     name = _name("metadata.name", read_mapping("metadata", found.get("metadata")).get("name"))
     spec = read_mapping("spec", found.get("spec"))
-    refuse_unknown("spec", spec, "cards")
+    refuse_unknown("spec", spec, "cards", "machines")
     cards = _list("spec.cards", spec.get("cards"), CARDS_MAX)
-    return CardLayout(name, tuple(_cards(f"spec.cards[{number}]", each) for number, each in enumerate(cards)))
+    found_machines = _list("spec.machines", spec.get("machines"), MACHINES_MAX)
+    machines = tuple(_machine(f"spec.machines[{number}]", each) for number, each in enumerate(found_machines))
+    _refuse_twice(machines)
+    groups = tuple(_cards(f"spec.cards[{number}]", each) for number, each in enumerate(cards))
+    return CardLayout(name, groups, machines)
+
+
+def _machine(where: str, value: object) -> MachineRule:
+    found = read_mapping(where, value)
+    refuse_unknown(where, found, "name", "node", "state", "profile", "pods")
+    name = found.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= MACHINE_NAME_MAX or not name.isprintable():
+        raise BadRequest(f"{where}.name", name, f"the name of a VM: at most {MACHINE_NAME_MAX} characters")
+    profile = found.get("profile")
+    rule = MachineRule(
+        name,
+        _object_name(f"{where}.node", found.get("node", name), "a node"),
+        _choice(f"{where}.state", found.get("state"), MachineState),
+        "" if profile is None else parse_machine_profile(f"{where}.profile", profile),
+        _choice(f"{where}.pods", found.get("pods", PodTreatment.KEEP), PodTreatment),
+    )
+    if rule.state is MachineState.OFF and rule.pods is PodTreatment.KEEP:
+        raise BadRequest(f"{where}.pods", found.get("pods"), "drain: a VM that is off keeps no pods")
+    return rule
+
+
+def _refuse_twice(machines: tuple[MachineRule, ...]) -> None:
+    for key in ("name", "node"):
+        first: dict[str, int] = {}
+        for number, each in enumerate(machines):
+            value = str(getattr(each, key))
+            if value in first:
+                want = f"another one than in spec.machines[{first[value]}]"
+                raise BadRequest(f"spec.machines[{number}].{key}", value, want)
+            first[value] = number
 
 
 def _cards(where: str, value: object) -> CardGroup:
@@ -190,11 +229,11 @@ def parse_instant(field_: str, value: object) -> datetime:
     return found.astimezone(UTC)
 
 
-def _on_failure(value: object) -> OnFailure:
+def _choice(field_: str, value: object, choices: type[_Choice]) -> _Choice:
     try:
-        return OnFailure(str(value))
+        return choices(str(value))
     except ValueError:
-        raise BadRequest("spec.onFailure", value, " or ".join(OnFailure)) from None
+        raise BadRequest(field_, value, " or ".join(choices)) from None
 
 
 # -- shapes --------------------------------------------------------------------------------------------------
@@ -220,9 +259,13 @@ def _labels(field_: str, value: object) -> Mapping[str, str]:
 
 
 def _name(field_: str, value: object) -> str:
+    return _object_name(field_, value, "" if field_ == "metadata.name" else "a GpuLayout")
+
+
+def _object_name(field_: str, value: object, kind: str) -> str:
     letters = "abcdefghijklmnopqrstuvwxyz0123456789-."
-    good = isinstance(value, str) and 0 < len(value) <= NAME_MAX and all(each in letters for each in value)
-    if not good:
-        want = f"the name of a GpuLayout: at most {NAME_MAX} lower-case letters, digits, '-' and '.'"
-        raise BadRequest(field_, value, want if field_ != "metadata.name" else want.replace(" of a GpuLayout", ""))
-    return str(value)
+    if not isinstance(value, str) or not 0 < len(value) <= NAME_MAX or not all(each in letters for each in value):
+        of = f" of {kind}" if kind else ""
+        want = f"the name{of}: at most {NAME_MAX} lower-case letters, digits, '-' and '.'"
+        raise BadRequest(field_, value, want)
+    return value

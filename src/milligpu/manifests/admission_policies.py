@@ -26,7 +26,8 @@ SCHEDULER_SCALES = "scheduler-scales.milligpu.dev"
 QUEUE_GATES = "queue-gates.milligpu.dev"
 QUEUE_USERS = "queue-users.milligpu.dev"
 LAYOUTS = "layouts.milligpu.dev"
-_NODE_CONDITIONS = (names.AGENT_READY, names.GPUS_HEALTHY)
+WHEN_SUSPENDED = "when-suspended.milligpu.dev"
+_NODE_CONDITIONS = (names.AGENT_READY, names.GPUS_HEALTHY, names.SUSPENDED_CONDITION)
 _NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"
 _SUBRESOURCE = "request.?subResource.orValue('')"
 _API = "admissionregistration.k8s.io/v1"
@@ -53,6 +54,7 @@ def admission_policies(namespace: str, scheduler: str, agent: str) -> list[dict[
         *_policy(f"template-{QUEUE_USERS}", _writes("apps", _APPS), [_queue_users("templates")]),
         *_policy(f"job-{QUEUE_USERS}", _writes("batch", ["jobs", "cronjobs"]), [_queue_users("jobs")]),
         *_policy(LAYOUTS, nodes, [_layouts(scheduler)]),
+        *_policy(WHEN_SUSPENDED, _writes("", ["pods", "namespaces"]), [_when_suspended()]),
     ]
 
 
@@ -130,7 +132,7 @@ def _agent_events(account: str) -> _Check:
 def _scheduler_nodes(account: str) -> _Check:
     """The scheduler says on nodes whether their agent answers and their GPUs are healthy, and their layout.
 
-    It also removes the startup taint, and touches no other taint.
+    It also removes the startup taint, writes the one of suspended nodes, and touches no other taint.
     """
     ours = ", ".join(f"'{each}'" for each in _NODE_CONDITIONS)
 
@@ -140,9 +142,16 @@ def _scheduler_nodes(account: str) -> _Check:
 
     conditions = f"{kept('object', 'oldObject')} && {kept('oldObject', 'object')}"
     rest = f"{_same_fields('status', ('conditions',))} && {_same_metadata()} && object.spec == oldObject.spec"
+
+    def others(thing: str) -> str:
+        ours = f"t.key == '{names.AGENT_NOT_READY}' || t.key == '{names.SUSPENDED}'"
+        return f"{thing}.spec.?taints.orValue([]).filter(t, !({ours}))"
+
+    kept_out = f"t.key == '{names.AGENT_NOT_READY}'"
     taints = (
-        f"object.spec.?taints.orValue([]) == oldObject.spec.?taints.orValue([])"
-        f".filter(t, t.key != '{names.AGENT_NOT_READY}') && {_same_fields('spec', ('taints',))}"
+        f"{others('object')} == {others('oldObject')} && "
+        f"(!object.spec.?taints.orValue([]).exists(t, {kept_out}) || "
+        f"oldObject.spec.?taints.orValue([]).exists(t, {kept_out})) && {_same_fields('spec', ('taints',))}"
     )
     layout = (
         f"{_same_entries('annotations', (names.LAYOUT,))} && {_same_metadata(('annotations',))} "
@@ -151,8 +160,9 @@ def _scheduler_nodes(account: str) -> _Check:
     status = f"({_SUBRESOURCE} == 'status' && {conditions} && {rest})"
     return (
         f"request.operation == 'UPDATE' && ({status} || ({_SUBRESOURCE} == '' && {layout}))",
-        f"{account} may write only the conditions {' and '.join(_NODE_CONDITIONS)} of a node "
-        f"and its annotation {names.LAYOUT}, and remove its taint {names.AGENT_NOT_READY}",
+        f"{account} may write only the conditions {' and '.join(_NODE_CONDITIONS)} of a node, "
+        f"its annotation {names.LAYOUT} and its taint {names.SUSPENDED}, "
+        f"and remove its taint {names.AGENT_NOT_READY}",
     )
 
 
@@ -162,6 +172,16 @@ def _layouts(account: str) -> _Check:
     return (
         f"{_unchanged(names.LAYOUT)} || {removed} || request.userInfo.username == '{account}'",
         f"only {account} may write the annotation {names.LAYOUT}; write a GpuCalendar instead",
+    )
+
+
+def _when_suspended() -> _Check:
+    """Refuse a misspelled value; a pod that changes later stays as it was admitted."""
+    value = f"(object == null ? '' : object.metadata.?annotations[?'{names.WHEN_SUSPENDED}'].orValue(''))"
+    before = f"(oldObject == null ? '' : oldObject.metadata.?annotations[?'{names.WHEN_SUSPENDED}'].orValue(''))"
+    return (
+        f"{value} in ['', 'keep', 'drain'] || {value} == {before}",
+        f"the annotation {names.WHEN_SUSPENDED} must be keep or drain",
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from milligpu.manifests.crds import CONDITIONS, GROUP, VERSION
+from milligpu.model.machines import PROFILE_PATTERN, MachineState
 from milligpu.model.policy import SharePolicy
 from milligpu.model.requirements import TEXT_MAX
 
@@ -62,7 +63,16 @@ def _layout() -> dict[str, Any]:
     }
     spec = {
         "type": "object",
-        "properties": {"cards": {"type": "array", "maxItems": 64, "items": card}},
+        "properties": {
+            "cards": {"type": "array", "maxItems": 64, "items": card},
+            "machines": {
+                "type": "array",
+                "maxItems": 128,
+                "items": _machine(),
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        },
     }
     columns = [
         {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
@@ -71,6 +81,35 @@ def _layout() -> dict[str, Any]:
     ]
     status = {"type": "object", "properties": {"conditions": CONDITIONS}}
     return _definition("GpuLayout", "gpulayouts", spec=spec, status=status, columns=columns)
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["name", "state"],
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 80, "description": "Name of the VM."},
+            "node": {**_NAME, "description": "The node that runs in the VM; default: its name."},
+            "state": {"type": "string", "enum": list(MachineState), "description": "What the VM is then."},
+            "profile": {
+                "type": "string",
+                "maxLength": _NAME_MAX,
+                "pattern": PROFILE_PATTERN,
+                "description": "vGPU profile, such as grid_v100-4q; left out, it stays as it is.",
+            },
+            "pods": {
+                "type": "string",
+                "enum": ["keep", "drain"],
+                "description": "keep suspends the pods that ask for it; drain evicts all. Default: keep.",
+            },
+        },
+        "x-kubernetes-validations": [
+            {
+                "rule": "self.state != 'off' || (has(self.pods) && self.pods == 'drain')",
+                "message": "pods: drain, because a VM that is off keeps no pods",
+            }
+        ],
+    }
 
 
 def _calendar() -> dict[str, Any]:

@@ -63,7 +63,39 @@ def mutating_policies(target: WebhookAddress, known: DialectRegistry = KNOWN) ->
             f"'{names.SERVICE}' in object.metadata.?annotations.orValue({{}})",
             _strip(names.SERVICE),
         ),
+        *_policy(
+            "suspended-with-their-node.milligpu.dev",
+            NEW_PODS,
+            namespace_selector(target.namespace),
+            "true",
+            _tolerate_suspension(),
+        ),
     ]
+
+
+def _tolerate_suspension() -> str:
+    """CEL: let a pod that is to be suspended with its node's VM tolerate that, if it or its namespace says so.
+
+    The API server itself has given it tolerations of a kubelet that is away, for five minutes; these are replaced.
+    """
+    said = "metadata.?annotations[?'" + names.WHEN_SUSPENDED + "']"
+    keep = f"object.{said}.orValue(namespaceObject.{said}.orValue('drain')) == 'keep'"
+    away = [names.SUSPENDED, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+    keys, there = f"{away}", "object.spec.?tolerations.orValue([])"
+
+    def toleration(key: str) -> str:
+        return f"dyn({{'key': string({key}), 'operator': 'Exists', 'effect': 'NoExecute'}})"
+
+    ours = f"t.?key.orValue('') in {keys} && t.?effect.orValue('') in ['', 'NoExecute']"
+    place = "'/spec/tolerations/' + string(i)"
+    replaced = f"JSONPatch{{op: 'replace', path: {place}, value: {toleration('t.key')}}}"
+    lacks = f"!{there}.exists(t, t.?key.orValue('') == k && t.?effect.orValue('') in ['', 'NoExecute'])"
+    added = f"JSONPatch{{op: 'add', path: '/spec/tolerations/-', value: {toleration('k')}}}"
+    first = "JSONPatch{op: 'add', path: '/spec/tolerations', value: dyn([])}"
+    return (
+        f"!({keep}) ? [] : (size({there}) == 0 ? [{first}] : []) + "
+        f"{there}.transformList(i, t, {ours}, {replaced}) + {keys}.filter(k, {lacks}).map(k, {added})"
+    )
 
 
 def _hide(key: str, before: str = "[]") -> str:

@@ -18,6 +18,12 @@ TEST_POD = "milligpu-test-share"
 """The pod of `helm test`."""
 KUBE_SCHEDULER_LEASE = "milligpu-kube-scheduler"
 """The leader Lease of the kube-scheduler next to the scheduler service, which the service follows."""
+NODE_LEASES = "kube-node-lease"
+"""The namespace where kubelets renew their Leases."""
+# To see that the kubelet in a VM answers again, with a clock in step.
+_NODE_LEASE_RULES: list[dict[str, Any]] = [
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]}
+]
 _GROUP = GROUP_VERSION.partition("/")[0]
 
 # To read the cluster state, bind, nominate, evict, write events, the conditions of nodes and classes and the status
@@ -105,6 +111,7 @@ def service_accounts(namespace: str, *, webhook: bool) -> list[dict[str, Any]]:
         *_account(namespace, SCHEDULER, rules, _own_rules(SCHEDULER, KUBE_SCHEDULER_LEASE)),
         *_account(namespace, AGENT, AGENT_RULES, []),
         *_account(namespace, GPU_SERVER, SERVER_RULES, []),
+        *_role("", {"name": SCHEDULER, "namespace": NODE_LEASES}, _NODE_LEASE_RULES, namespace),
         _READERS,
         _EDITORS,
     ]

@@ -33,6 +33,8 @@ class GpuState(StrEnum):
     """Its health checks fail; it is offered again when they pass."""
     NO_AGENT = "no-agent"
     """The node has no agent. The scheduler sets this state; no inventory contains it."""
+    SUSPENDED = "suspended"
+    """The node's VM is suspended by its layout. The scheduler sets this state, too."""
 
 
 class ComputeCapability(NamedTuple):

@@ -18,6 +18,10 @@ AGENT_READY, GPUS_HEALTHY = PREFIX + "GpuAgentReady", PREFIX + "GpusHealthy"
 """The conditions of nodes that the scheduler writes."""
 AGENT_NOT_READY = PREFIX + "agent-not-ready"
 """Taint of new nodes; the scheduler removes it when the node's agent is ready."""
+SUSPENDED = PREFIX + "suspended"
+"""Taint of nodes whose VM is suspended, or about to be."""
+SUSPENDED_CONDITION = PREFIX + "Suspended"
+"""The condition of such nodes; its message says until when."""
 GPU_SERVER = PREFIX + "gpu-server"
 """On pods with a remote share: the server's address and CA; written with the binding, by the scheduler only."""
 EVICT = PREFIX + "evict"
@@ -45,6 +49,8 @@ ATTACH = PREFIX + "attach"
 """Where the pod's GPU is: local, or remote (on a GPU server)."""
 BITFUSION = PREFIX + "bitfusion"
 """Label of namespaces: what `bitfusion run` in a pod's command means there, as a value of `ATTACH`."""
+WHEN_SUSPENDED = PREFIX + "when-suspended"
+"""On pods and namespaces: whether pods are suspended with their node's VM (`keep`), or evicted (`drain`)."""
 SHARES = PREFIX + "shares"
 """Per container, what the two resources cannot express: shares of several GPUs, or memory without compute."""
 RESIZE = PREFIX + "resize"
@@ -81,6 +87,7 @@ USER_ANNOTATIONS = frozenset(
         FLOOR,
         DIALECT,
         ATTACH,
+        WHEN_SUSPENDED,
     }
 )
 

@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """An admin cordoned the GPU."""
     UNHEALTHY = "Unhealthy"
     """The GPU's health checks fail."""
+    SUSPENDED = "Suspended"
+    """The node's VM is suspended by its layout."""
     AGENT_AWAY = "AgentAway"
     """The node's agent is away, so no container could be attached."""
     NODE_CPU = "InsufficientCPU"
@@ -97,6 +99,7 @@ _OF_STATE = {
     GpuState.CORDONED: Reason.CORDONED,
     GpuState.UNHEALTHY: Reason.UNHEALTHY,
     GpuState.NO_AGENT: Reason.AGENT_AWAY,
+    GpuState.SUSPENDED: Reason.SUSPENDED,
 }
 
 
@@ -149,6 +152,8 @@ class CalendarReason(StrEnum):
     """A switch is under way."""
     SWITCH_FAILED = "SwitchFailed"
     """The last switch was rolled back or is held."""
+    HYPERVISOR_AWAY = "HypervisorAway"
+    """A switch is due, and the hypervisor of its VMs does not answer: the present layout stays."""
     LAYOUT_GONE = "LayoutGone"
     """It names a layout that does not exist: the present layout stays."""
     LAYOUT_INVALID = "LayoutInvalid"
@@ -157,6 +162,15 @@ class CalendarReason(StrEnum):
     """The calendar itself cannot be read: the present layout stays."""
     NODES_TAKEN = "NodesTaken"
     """It selects nodes that another calendar has, and they stay with that one."""
+
+
+class NodeReason(StrEnum):
+    """The reason of the condition `milligpu.dev/Suspended` of a node."""
+
+    SUSPENDED = "Suspended"
+    """Its VM is suspended, or about to be; the message says until when."""
+    RESUMED = "Resumed"
+    """Its VM runs again."""
 
 
 class LayoutReason(StrEnum):

@@ -11,17 +11,26 @@ from datetime import UTC, datetime
 
 import structlog
 
+from milligpu.hypervisors.host import MachineHost, MachineRefused
 from milligpu.kube.api import ApiClient
 from milligpu.kube.events import EventRecorder, ObjectEvent
 from milligpu.kube.watch import Watch, follow_all
-from milligpu.layouts.actuator import LayoutActuator, StepFailed
-from milligpu.layouts.decide import CalendarCondition, CalendarState, calendar_condition, decide, settled
-from milligpu.layouts.journal import NextStep, SwitchPhase
+from milligpu.layouts.actuator import ActuatorOfEachKind, LayoutActuator, StepFailed
+from milligpu.layouts.decide import (
+    CalendarCondition,
+    CalendarState,
+    calendar_condition,
+    decide,
+    machines_needed,
+    settled,
+)
+from milligpu.layouts.journal import NextStep, StepKind, SwitchPhase
 from milligpu.layouts.layout import CardLayout
 from milligpu.layouts.plan import LayoutNode, contested, nodes_of, stale_nodes
 from milligpu.layouts.spec import CalendarSpec
 from milligpu.model import names
 from milligpu.model.errors import Unavailable
+from milligpu.model.machines import Machine
 from milligpu.model.reasons import CalendarReason, EventReason
 from milligpu.scheduler.card_actuator import CardActuator, layout_node
 from milligpu.scheduler.layout_objects import (
@@ -32,6 +41,8 @@ from milligpu.scheduler.layout_objects import (
     write_calendar,
     write_layout_conditions,
 )
+from milligpu.scheduler.machine_actuator import MACHINE_STEPS, MachineActuator
+from milligpu.scheduler.node_actuator import NODE_STEPS, NodeActuator
 from milligpu.wait import wait_for_event
 from milligpu.wire.kubernetes import KubeNode, RawObject
 
@@ -68,9 +79,12 @@ class LayoutController:
         events: EventRecorder,
         valid: Callable[[], bool],
         *,
+        hypervisor: MachineHost | None = None,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`valid` says whether this instance still leads; `wall` is the time of day in UTC."""
+        self._machines = None if hypervisor is None else MachineActuator(hypervisor)
+        self._marks = NodeActuator(api, wall)
         self._api = api
         self._events = events
         self._valid = valid
@@ -144,16 +158,34 @@ class LayoutController:
             return _IDLE_S
         specs = [each.spec for each in calendars if each.spec is not None]
         nodes = self._layout_nodes()
-        actuator = CardActuator(self._api, nodes)
+        cards = CardActuator(self._api, nodes)
         # A calendar that cannot be read may still have its nodes: the last good layout stays.
         if len(specs) == len(calendars):
             for name in stale_nodes(specs, nodes.values()):
-                await actuator.write(name, "")
-        around = _Surroundings(
-            layouts, problems, nodes_of(specs, nodes.values()), contested(specs, nodes.values()), actuator
-        )
+                await cards.write(name, "")
+        owned, taken = nodes_of(specs, nodes.values()), contested(specs, nodes.values())
+        around = _Surroundings(layouts, problems, owned, taken, self._actuator(cards, layouts))
         waits = [await self._one(each, around) for each in calendars]
         return min([_IDLE_S, *waits])
+
+    def _actuator(self, cards: CardActuator, layouts: Mapping[str, CardLayout]) -> LayoutActuator:
+        actuators: dict[StepKind, LayoutActuator] = {StepKind.APPLY: cards, StepKind.VERIFY: cards}
+        actuators |= dict.fromkeys(NODE_STEPS, self._marks)
+        if self._machines is not None:
+            self._machines.layouts = layouts
+            actuators |= dict.fromkeys(MACHINE_STEPS, self._machines)
+        return ActuatorOfEachKind(actuators)
+
+    async def _look(self, needed: tuple[str, ...]) -> tuple[Mapping[str, Machine] | None, str]:
+        """Return the VMs that a switch needs, or why they are not known."""
+        if not needed:
+            return None, ""
+        if self._machines is None:
+            return None, "the layout has VMs, and the scheduler service has no hypervisor (--vsphere, --libvirt)"
+        try:
+            return await self._machines.look(needed), ""
+        except (Unavailable, MachineRefused) as error:
+            return None, error.message
 
     async def _one(self, found: FoundCalendar, around: _Surroundings) -> float:
         """Do what is due for one calendar; return for how long nothing is due."""
@@ -162,18 +194,23 @@ class LayoutController:
             problem = CalendarCondition(CalendarReason.INVALID, found.problem)
             return _IDLE_S if await self._write(found, DecidedCalendar(None, state, problem)) else _RETRY_S
 
+        generation = found.object.metadata.generation
+        needed = machines_needed(spec, generation, state, around.layouts, self._wall())
+        machines, unknown = await self._look(needed)
+
         async def write(state: CalendarState) -> bool:
             taken = around.taken.get(spec.name, {})
-            condition = calendar_condition(spec, state, around.layouts, around.problems, taken)
+            condition = calendar_condition(spec, state, around.layouts, around.problems, taken, unknown=unknown)
             return await self._write(found, DecidedCalendar(spec, state, condition))
 
         decision = decide(
             spec,
-            found.object.metadata.generation,
+            generation,
             state,
             layouts=around.layouts,
             nodes=around.owned[spec.name],
             now=self._wall(),
+            machines=machines,
         )
         state, step = decision.state, decision.step
         while step is not None:
@@ -189,7 +226,7 @@ class LayoutController:
             return _RETRY_S
         if state.switch != found.state.switch:
             self._report(found.object, state)
-        return _until_due(spec, self._wall())
+        return _RETRY_S if unknown else _until_due(spec, self._wall())
 
     async def _act(
         self, spec: CalendarSpec, state: CalendarState, found: NextStep, actuator: LayoutActuator

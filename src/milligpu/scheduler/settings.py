@@ -1,6 +1,7 @@
 """The scheduler service's settings."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from milligpu.dialects import DialectSettings
 from milligpu.http_server import TlsServerFiles
@@ -27,5 +28,7 @@ class SchedulerSettings:
     dialects: DialectSettings = field(default_factory=DialectSettings)
     classes: tuple[DeclaredClass, ...] | None = None
     """The classes that the leader keeps in the cluster; None if it leaves them to others."""
+    vsphere: Path | None = None
+    """Directory with the login of the vCenter whose VMs layouts switch; None for layouts without VMs."""
     sharepods: bool = False
     """Whether the leader creates the pods of KubeShare's SharePods; that needs the webhook."""

@@ -20,6 +20,7 @@ from milligpu.cluster.pod_entry import PodStage
 from milligpu.cluster.read import NodeReader, PodReader, describe_end
 from milligpu.cluster.resize import describe_grant
 from milligpu.cluster.state import ClusterState
+from milligpu.hypervisors.connect import connect
 from milligpu.kube.api import ApiClient
 from milligpu.kube.events import EventRecorder
 from milligpu.kube.watch import Changed, Followed, ListEnded, ListPage, Relisted, Watch
@@ -118,7 +119,8 @@ class LeaderTerm:
             valid=valid,
             now=now,
         )
-        self._layouts = LayoutController(api, self._events, valid)
+        self._hypervisor = connect(settings.vsphere)
+        self._layouts = LayoutController(api, self._events, valid, hypervisor=self._hypervisor)
         self._services = ServiceController(
             api,
             self.state,
@@ -144,6 +146,13 @@ class LeaderTerm:
 
     async def run(self) -> None:
         """Run the leader's tasks (watches, binds, nominations, events, resizes) until cancelled."""
+        try:
+            await self._run()
+        finally:
+            if self._hypervisor is not None:
+                await self._hypervisor.close()
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_nodes())
             tasks.create_task(self._follow_pods())

@@ -247,10 +247,10 @@ def _machines(nodes: Sequence[KubeNode]) -> tuple[dict[str, MachineStatus], dict
 
 
 def _silent(state: ClusterState, silent: Mapping[str, str]) -> list[str]:
-    """Say why nodes have no measurements: the agent is away, or cannot be reached from here."""
+    """Say why nodes have no measurements: VM suspended, agent away, or agent out of reach from here."""
     nodes, found = state.placer.snapshot.nodes, list[str]()
     for name, node in nodes.items():
-        if any(gpu.state is GpuState.NO_AGENT for gpu in node.gpus):
+        if any(gpu.state in {GpuState.NO_AGENT, GpuState.SUSPENDED} for gpu in node.gpus):
             found.append(f"{name}: {node.gpus[0].message}")
         elif name in silent:
             found.append(f"{name}: no measurements, because its agent did not answer here: {silent[name]}")
