@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def modules() -> list[str]:
     """The modules of the suite that are run."""
     spec = find_spec("numba_cuda")
     assert spec is not None
-    (folder,) = spec.submodule_search_locations or ()
-    tests = Path(folder) / "numba/cuda/tests"
+    assert spec.submodule_search_locations is not None
+    tests = Path(spec.submodule_search_locations[0]) / "numba/cuda/tests"
     found = [f"{name}.{file.stem}" for name in FOLDERS for file in sorted((tests / name).glob("test_*.py"))]
     return [name for name in found if name not in UNTRIED]
 
@@ -72,7 +73,7 @@ def test_numbas_own_tests_pass_but_for_those_that_are_listed(tmp_path: Path) -> 
     with ThreadPoolExecutor(2) as pool:
         found = {
             name: outcome
-            for each in pool.map(lambda module: outcomes(module, tmp_path), modules())
+            for each in pool.map(partial(outcomes, folder=tmp_path), modules())
             for name, outcome in each.items()
         }
     passed = {name for name, outcome in found.items() if outcome == "passed"}
