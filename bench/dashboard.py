@@ -1,15 +1,19 @@
 """How fast the dashboard's pages appear with 5,000 GPUs: answer of the server, and first paint in Chromium.
 
-    python -m bench.dashboard [--nodes 625]
+    python bench/dashboard.py [--nodes 625]
 
 Needs Debian's package chromium. Figures: docs/benchmarks.md.
 """
 
 import argparse
+import sys
 import time
+from pathlib import Path
 from statistics import median
 
 from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from testing.dashboard import MadeUpCluster, dashboard
 

@@ -32,16 +32,10 @@ class Module:
     """The argument of `go build`; `tool` stands for the module's tool directives."""
     cgo: bool = False
     """Whether the programs contain C code."""
-    code_of: str = ""
-    """The directory with the Go code, if this one has only other versions of what it requires."""
 
     @property
     def sources(self) -> Path:
         return SOURCES / self.name
-
-    @property
-    def code(self) -> Path:
-        return SOURCES / (self.code_of or self.name)
 
 
 KUBE = Module(
@@ -50,8 +44,6 @@ KUBE = Module(
     minutes=8,
     target=".",
 )
-# An older Kubernetes that users have, for a few tests in `make test-all`.
-OLDER_KUBE = Module("kube-1.34", KUBE.programs, minutes=8, target=".", code_of="kube")
 CONTAINERD = Module("containerd", ("containerd", "containerd-shim-runc-v2", "ctr"), minutes=2)
 # One module, so that packages which several of them use are compiled once.
 TOOLS = Module("tools", ("kwok", "helm", "kubeconform"), minutes=3)
@@ -63,23 +55,20 @@ MODULES = (KUBE, CONTAINERD, TOOLS)
 def binaries(module: Module, report: Report) -> Path:
     """Return the directory with the module's programs; build them first if this version is not built yet."""
     flags = _linker_flags(module)
-    recipe = [flags, os.uname().machine]
-    if module.code_of:
-        recipe += [cache.checksum_of_folder(module.code)]
-    name = f"{module.name}-{cache.checksum_of_folder(module.sources, *recipe)}"
+    name = f"{module.name}-{cache.checksum_of_folder(module.sources, flags, os.uname().machine)}"
     return cache.made("bin", name, lambda draft: _build(module, flags, draft, report))
 
 
-def kubernetes_version(module: Module = KUBE) -> str:
-    """The Kubernetes version that a module pins."""
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (module.sources / "go.mod").read_text(), re.MULTILINE)
-    assert found, f"go/{module.name}/go.mod requires k8s.io/kubernetes"
+def kubernetes_version() -> str:
+    """The Kubernetes version that `go/kube` pins."""
+    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (KUBE.sources / "go.mod").read_text(), re.MULTILINE)
+    assert found, "go/kube/go.mod requires k8s.io/kubernetes"
     return found[1]
 
 
 def _linker_flags(module: Module) -> str:
-    if module in (KUBE, OLDER_KUBE):  # otherwise every component reports v0.0.0
-        return f"-s -w -X k8s.io/component-base/version.gitVersion={kubernetes_version(module)}"
+    if module is KUBE:  # otherwise every component reports v0.0.0
+        return f"-s -w -X k8s.io/component-base/version.gitVersion={kubernetes_version()}"
     if module.cgo:  # it looks up functions of a library that is opened later
         return "-s -w -extldflags=-Wl,-z,lazy"
     return "-s -w"
@@ -93,10 +82,9 @@ def _build(module: Module, flags: str, draft: Path, report: Report) -> None:
         )
     report(f"building {', '.join(module.programs)}: once, about {module.minutes} minutes on two cores")
     started = time.monotonic()
-    command = [go, "build", "-v", "-trimpath", f"-ldflags={flags}", f"-o={draft}/"]
-    command += [f"-modfile={module.sources}/go.mod"] if module.code_of else []
-    _run_with_progress(module, [*command, module.target], report)
-    if module in (KUBE, OLDER_KUBE):
+    command = [go, "build", "-v", "-trimpath", f"-ldflags={flags}", f"-o={draft}/", module.target]
+    _run_with_progress(module, command, report)
+    if module is KUBE:
         for program in module.programs:
             (draft / program).symlink_to("kube")
     missing = [program for program in module.programs if not (draft / program).exists()]
@@ -111,7 +99,7 @@ def _run_with_progress(module: Module, command: list[str], report: Report) -> No
     environment = {**os.environ, "CGO_ENABLED": "01"[module.cgo], "GOFLAGS": "-mod=readonly -buildvcs=false"}
     if module.cgo:  # NVIDIA's binding also calls what NVML no longer recommends
         environment["CGO_CFLAGS"] = "-O1 -Wno-deprecated-declarations"
-    with subprocess.Popen(command, cwd=module.code, env=environment, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(command, cwd=module.sources, env=environment, stderr=subprocess.PIPE, text=True) as child:
         said = _Listener(child.stderr or ())
         try:
             while (code := _wait(child, PROGRESS_EVERY_S)) is None:

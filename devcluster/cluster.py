@@ -37,16 +37,9 @@ from devcluster.wait import until
 NODE_READY_DEADLINE_S = 60.0
 
 
-def prepare(
-    report: Report,
-    *,
-    real_nodes: bool,
-    kwok_nodes: bool = False,
-    nvidia_toolkit: bool = False,
-    kubernetes: build.Module = build.KUBE,
-) -> None:
+def prepare(report: Report, *, real_nodes: bool, kwok_nodes: bool = False, nvidia_toolkit: bool = False) -> None:
     """Build what is not built yet; if everything is built, this takes milliseconds."""
-    build.binaries(kubernetes, report)
+    build.binaries(build.KUBE, report)
     if real_nodes:
         build.binaries(build.CONTAINERD, report)
         for image in images.IMAGES:
@@ -65,7 +58,6 @@ class Cluster:
         record: Record,
         clusters: Clusters,
         *,
-        kubernetes: build.Module,
         feature_gates: Mapping[str, bool],
         apiserver_args: Mapping[str, str],
         report: Report,
@@ -74,8 +66,7 @@ class Cluster:
         self._clusters = clusters
         self._report = report
         self._gates = dict(feature_gates)
-        self.kubernetes = kubernetes
-        self._kube = build.binaries(kubernetes, report)
+        self._kube = build.binaries(build.KUBE, report)
         self._prefixes = itertools.count(1)
         self.control_plane = ControlPlane(
             record, self._kube, feature_gates=feature_gates, apiserver_args=apiserver_args
@@ -92,7 +83,6 @@ class Cluster:
         name: str,
         *,
         real_nodes: int = 0,
-        kubernetes: build.Module = build.KUBE,
         scheduler_config: Mapping[str, Any] | None = None,
         feature_gates: Mapping[str, bool] | None = None,
         apiserver_args: Mapping[str, str] | None = None,
@@ -105,14 +95,13 @@ class Cluster:
         component. A `detached` cluster outlives this process once it is ready.
         """
         tools.check(real_nodes=real_nodes > 0)
-        prepare(report, real_nodes=real_nodes > 0, kubernetes=kubernetes)
+        prepare(report, real_nodes=real_nodes > 0)
         clusters = Clusters.of_this_machine()
         record = clusters.claim(name)
         try:
             cluster = cls(
                 record,
                 clusters,
-                kubernetes=kubernetes,
                 feature_gates=feature_gates or {},
                 apiserver_args=apiserver_args or {},
                 report=report,
@@ -217,7 +206,7 @@ class Cluster:
         It registers with the taints. `archives` are images that it has from the start, too.
         """
         tools.check(real_nodes=True)
-        prepare(self._report, real_nodes=True, kubernetes=self.kubernetes)
+        prepare(self._report, real_nodes=True)
         name = name or f"{self.name}-node-{len(self._record.nodes) + 1}"
         node = self._start_runtime(self._new_node(name, labels or {}, taints))
         for archive in archives:

@@ -26,11 +26,9 @@ from milligpu.dashboard.hosts import KnownHosts
 from milligpu.dashboard.report import report as make_report
 from milligpu.history.store import HistoryStore
 from milligpu.model.policy import SharePolicy
-from milligpu.status.calendars import CalendarSummary
-from milligpu.status.cluster import ClusterQueues
 from milligpu.status.picture import Picture, WaitingRequest
 from milligpu.status.prices import Prices
-from milligpu.status.queues import QueueStatus, QueueUserStatus
+from milligpu.status.queue_values import CalendarSummary, ClusterQueues, QueueStatus, QueueUserStatus
 from milligpu.wire.status import AcceleratorStats, GpuStatus, ShareUsage
 
 _GIB = 1 << 30

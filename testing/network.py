@@ -69,8 +69,8 @@ class SlowNetwork:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._forward(reader, far_writer))
                 group.create_task(self._forward(far_reader, writer))
-        except* (OSError, EOFError):
-            pass  # one side closed it, so the other one hears of it, too
+        except* (OSError, EOFError, asyncio.CancelledError):
+            pass  # one side closed it, so the other one hears of it, too; or the network is closed
         finally:
             self._tasks.discard(task)
             writer.close()

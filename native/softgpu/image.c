@@ -28,8 +28,9 @@ static const struct known {
     NAME(sg_assert), NAME(sg_printf), NAME(sg_malloc), NAME(sg_free), NAME(sg_clock),
     NAME(sg_modelled_clock), NAME(sg_work),
     NAME(memcpy), NAME(memset), NAME(memmove),
-    NAME(exp2f), NAME(exp2), NAME(log2f), NAME(log2), NAME(sinf), NAME(sin), NAME(cosf), NAME(cos), NAME(tanhf),
-    NAME(tanh), NAME(fmaf), NAME(fma), NAME(roundevenf), NAME(roundeven), NAME(floorf), NAME(floor), NAME(ceilf),
+    NAME(exp2f), NAME(exp2), NAME(log2f), NAME(log2), NAME(sinf), NAME(sin), NAME(cosf), NAME(cos), NAME(sincosf),
+    NAME(sincos), NAME(tanhf), NAME(tanh), NAME(fmaf), NAME(fma), NAME(roundevenf), NAME(roundeven), NAME(floorf),
+    NAME(floor), NAME(ceilf),
     NAME(ceil), NAME(truncf), NAME(trunc), NAME(sqrtf), NAME(sqrt), NAME(fminf), NAME(fmin), NAME(fmaxf), NAME(fmax),
     NAME(fmodf), NAME(fmod), NAME(__truncdfhf2), NAME(__truncsfhf2), NAME(__extendhfsf2),
     /* clang-format on */

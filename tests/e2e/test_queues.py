@@ -244,7 +244,7 @@ def test_a_higher_priority_wins_a_gpu_and_budgets_and_preemption_policy_are_hono
     budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
     policy = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}, "spec": budget}
     apply(control_plane, namespace, policy)
-    waiting = half("polite", 500)
+    waiting = half("polite", 600)
     waiting["spec"]["priorityClassName"] = f"{namespace}-polite"
     apply(control_plane, namespace, waiting)
     until("the event", lambda: event(control_plane, namespace, "polite", "GPUUnavailable"), DEADLINE_S)

@@ -110,8 +110,10 @@ class GroupWorld(World):
     ) -> None:
         """Add a pod of the group; with the time of its end, one that has succeeded."""
         notes = {names.GROUP: "job", names.GROUP_SIZE: str(size)}
-        more = {"phase": "Succeeded", "finished": ended} if ended else {}
-        self.put(name, milli, queue="", gates=() if ended else gates, notes=notes, **more)
+        phase = {"phase": "Succeeded"} if ended else {}
+        self.put(
+            name, milli, queue="", gates=() if ended else gates, notes=notes, mib=None, finished=ended, **phase
+        )
 
 
 def test_a_group_needs_no_queue_and_reserves_its_places_together() -> None:

@@ -7,6 +7,8 @@ from milligpu.model import names
 from milligpu.model.gpu_queue import GpuQueue, Quota
 from milligpu.model.units import Milli
 from milligpu.queues.reclaim import lent_by_others, reclaims
+from milligpu.status.queues import QueueOverview
+from milligpu.wire.kubernetes import KubeGpuQueue, ObjectMeta
 from tests.queues.test_cluster_lines import World
 
 
@@ -138,3 +140,15 @@ def test_what_leaves_for_a_group_is_kept_until_all_have_left_and_the_group_has_i
     assert world.state.reservations.preemption_of("uid-one") is None
     world.put("fourth", 200, queue="", gates=(), mib=1024)
     assert world.state.reservations.nominate(world.state.pods["uid-fourth"]) is not None
+
+
+def test_explain_says_who_would_yield_to_a_group() -> None:
+    world = World(guaranteed("x", 0), guaranteed("y", 0), gpus=2)
+    for name in ("a", "b"):
+        run_elastic(world, name, 600, "x", 100)
+    put_member(world, "one", 800, 10)
+    put_member(world, "two", 800, 10)
+    queues = [KubeGpuQueue(ObjectMeta(name)) for name in ("x", "y")]
+    said = QueueOverview(world.state, queues, world.now).explain("uid-two")
+    assert said.startswith("2nd of 2 in y; ")
+    assert said.endswith("; makes room for its group: evicts pod default/b, pod default/a")

@@ -19,13 +19,17 @@ static CUstream order_of(CUstream stream)
     return stream ? stream : cudaapi_null_stream;
 }
 
-API cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
+/* A small piece comes from a slab; with zero in `pointer` it has to come from the driver. */
+static CUresult take(CUdeviceptr *pointer, size_t size, CUstream order)
 {
     if (!facts)
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pointer || !size)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = slab_take(pointer, size, NULL);
+    return pointer && size ? slab_take(pointer, size, order) : CUDA_ERROR_INVALID_VALUE;
+}
+
+API cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
+{
+    CUresult status = take(pointer, size, NULL);
     if (status || *pointer)
         return status;
     status = ask_cuMemAlloc_v2(pointer, size);
@@ -58,11 +62,7 @@ API cuMemFree_v2(CUdeviceptr pointer)
 
 API cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
-    if (!facts)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pointer || !size)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = slab_take(pointer, size, order_of(stream));
+    CUresult status = take(pointer, size, order_of(stream));
     if (status || *pointer)
         return status;
     status = ask_cuMemAllocAsync(pointer, size, stream);
@@ -72,11 +72,7 @@ API cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 /* From slabs, too: what a pool says of its own use is then less than what is used. */
 API cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    if (!facts)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pointer || !size)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = slab_take(pointer, size, order_of(stream));
+    CUresult status = take(pointer, size, order_of(stream));
     if (status || *pointer)
         return status;
     status = ask_cuMemAllocFromPoolAsync(pointer, size, pool, stream);
@@ -97,11 +93,9 @@ API cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
     return CUDA_SUCCESS;
 }
 
-API cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule module, const char *name)
+/* The caller may want to know one of the two only. */
+static CUresult note_global(CUresult status, CUdeviceptr base, size_t bytes, CUdeviceptr *pointer, size_t *size)
 {
-    CUdeviceptr base = 0;
-    size_t bytes = 0;
-    CUresult status = ask_cuModuleGetGlobal_v2(&base, &bytes, module, name);
     if (pointer)
         *pointer = base;
     if (size)
@@ -109,16 +103,20 @@ API cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule module, co
     return note(status, base, bytes);
 }
 
+API cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *size, CUmodule module, const char *name)
+{
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    CUresult status = ask_cuModuleGetGlobal_v2(&base, &bytes, module, name);
+    return note_global(status, base, bytes, pointer, size);
+}
+
 API cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *size, CUlibrary library, const char *name)
 {
     CUdeviceptr base = 0;
     size_t bytes = 0;
     CUresult status = ask_cuLibraryGetGlobal(&base, &bytes, library, name);
-    if (pointer)
-        *pointer = base;
-    if (size)
-        *size = bytes;
-    return note(status, base, bytes);
+    return note_global(status, base, bytes, pointer, size);
 }
 
 API cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wanted,

@@ -58,7 +58,7 @@ _STARTED = ("daemon-reload", f"enable --now {UNIT}")
     metavar="DIR",
     help="Directory for the systemd unit.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before anything is written.")
+@click.option("--yes", is_flag=True, help="Do not ask before anything is written.")
 def install(*, address: str, listen: str, folder: Path, name: str, output: Path, units: Path, yes: bool) -> int:
     """Install the GPU server on this machine: the pool's authority, a first token, and a systemd unit.
 

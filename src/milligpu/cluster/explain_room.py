@@ -1,7 +1,15 @@
 """What would make room for a pod that fits nowhere: who would be shrunk and who evicted, in one line."""
 
+from collections.abc import Sequence
+
 from milligpu.cluster.observed import SchedulingSpec
-from milligpu.cluster.preemption import Disruption, PreemptionRule, choose_disruption, shrinkable_on
+from milligpu.cluster.preemption import (
+    Disruption,
+    PreemptionRule,
+    choose_disruption,
+    choose_for_group,
+    shrinkable_on,
+)
 from milligpu.cluster.shrink import at_floor, largest_share
 from milligpu.cluster.state import ClusterState
 from milligpu.model.grant import NoFit
@@ -21,6 +29,17 @@ def explain_room(state: ClusterState, spec: SchedulingSpec, rule: PreemptionRule
     parts += [f"evicts pod {state.pods[uid].spec.pod}" for uid in found.victims]
     only = _short_of_memory(state, spec, found, rule)
     return f"makes room on {found.node}: {', '.join(parts)}{f' ({only})' if only else ''}"
+
+
+def explain_group_room(state: ClusterState, specs: Sequence[SchedulingSpec], rule: PreemptionRule) -> str:
+    """Say who would be evicted for pods that start together; empty if that helps not all of them."""
+    if not all(each.preempts for each in specs):
+        return ""
+    found = choose_for_group(state, specs, state.nodes.admitted(specs[0].constraints), rule)
+    if found is None or not found.victims:
+        return ""
+    victims = ", ".join(f"pod {state.pods[uid].spec.pod}" for uid in found.victims)
+    return f"makes room for its group: evicts {victims}"
 
 
 def _shrinks(state: ClusterState, uid: str, found: Disruption) -> str:

@@ -17,8 +17,8 @@ import msgspec
 from milligpu.kube import config, rights
 from milligpu.kube.api import ApiRefused
 from milligpu.status.advice import Advice, Verdict
-from milligpu.status.cluster import ClusterQueues
 from milligpu.status.picture import Picture
+from milligpu.status.queue_values import ClusterQueues
 
 COOKIE = "milligpu_session"
 # A working day. The browser forgets the cookie earlier, when it is closed.

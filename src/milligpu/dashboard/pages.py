@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from milligpu.model.units import BYTES_PER_MIB, WHOLE
 from milligpu.status.advice import Advice, Verdict, needs_attention, share_link
-from milligpu.status.calendars import CalendarSummary
 from milligpu.status.cost import HOURS_PER_MONTH, CostLine, CostReport, IdleCost
 from milligpu.status.funnel import Funnel, Stranded, funnel, stranded
 from milligpu.status.picture import (
@@ -17,7 +16,7 @@ from milligpu.status.picture import (
     shares_by_gpu,
     used_of_card,
 )
-from milligpu.status.queues import QueueStatus, QueueUserStatus
+from milligpu.status.queue_values import CalendarSummary, QueueStatus, QueueUserStatus
 from milligpu.wire.status import GpuStatus, ProcessUsage, ShareUsage, Violation
 
 _HIDDEN = "in a namespace that you may not see"

@@ -168,8 +168,9 @@ class Preemptor:
         for each in pods:
             if not self._is_wanted(entry.spec.pod.uid):
                 return
+            node = each.node  # the watch may show the end of the pod before the answer comes
             await self._evict(each.spec.pod, dry=False)
-            self._tell(each, entry, chosen=each in victims)
+            self._tell(each, node, entry, chosen=each in victims)
 
     def _give_up(self, entry: PodEntry, error: Unavailable) -> None:
         pod = entry.spec.pod
@@ -244,14 +245,14 @@ class Preemptor:
         why = f"queue {entry.spec.queue} takes back for pod {entry.spec.pod} what it lent"
         return why, f"a larger guarantee of queue {yielding.spec.queue}"
 
-    def _tell(self, victim: PodEntry, entry: PodEntry, *, chosen: bool) -> None:
+    def _tell(self, victim: PodEntry, node: str, entry: PodEntry, *, chosen: bool) -> None:
         """Say why a pod was evicted: for its own place, or because its group has too few pods left."""
         why, prevented = self._reason(victim, entry)
         if not chosen and victim.spec.group is not None:
             why = f"its group {victim.spec.group.name} has too few pods left: {why}"
-        message = f"evicted from {victim.node}: {why}; {prevented} would have prevented it"
+        message = f"evicted from {node}: {why}; {prevented} would have prevented it"
         event = PodEvent(victim.spec.pod, EventReason.PREEMPTED, "Preempting", message)
         self._events.record(event, topic=_TOPIC)
         if self._state.entry(event.uid) is None:
             self._events.forget(event.uid)  # its end was seen during the eviction
-        log.info("Preempted pod", pod=str(victim.spec.pod), node=victim.node, message=message, uid=event.uid)
+        log.info("Preempted pod", pod=str(victim.spec.pod), node=node, message=message, uid=event.uid)

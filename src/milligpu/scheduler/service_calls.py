@@ -17,6 +17,8 @@ from milligpu.model.reasons import ServiceReason
 # Time for the resizes, kube-scheduler, and a kubelet that reports freed slots late.
 CALL_S = 30.0
 AGAIN_S = 60.0
+# kube-scheduler gives up on a pod that a node's total seems too small for, and does not notice that the total grew.
+_RETRY_S = 2.0
 # In a busy cluster the oldest come first; each look counts every borrower's node again.
 _LOOKED_AT = 20
 
@@ -41,6 +43,8 @@ class ShareCalls:
         self._now = now
         self.calls: dict[str, ShareCall] = {}
         self._not_before: dict[str, float] = {}
+        self._handed: dict[str, float] = {}
+        """The pods that have a place now, with when kube-scheduler is told so again."""
         self.problems: dict[str, tuple[ServiceReason, str]] = {}
         """Why new pods of updates have no place, by uid, with what they lack."""
 
@@ -64,6 +68,9 @@ class ShareCalls:
             if uid not in waiting or now - call.since > CALL_S:
                 del self.calls[uid]
                 self._not_before[uid] = now + AGAIN_S
+        for uid in self._handed.keys() & waiting.keys():
+            del self._handed[uid]  # it had a place, and kube-scheduler did not use it
+            self._not_before[uid] = now + AGAIN_S
         self._not_before = {uid: at for uid, at in self._not_before.items() if uid in waiting and now < at}
         before, self.problems = self.problems, {}
         if not borrowers and not old_pods:
@@ -112,11 +119,20 @@ class ShareCalls:
 
     def hand_over(self) -> None:
         """Reserve what was given for the pods that it was given for, before anybody else asks."""
+        for uid, due in tuple(self._handed.items()):
+            entry = self._state.entry(uid)
+            if entry is None or entry.stage is PodStage.BOUND:
+                del self._handed[uid]
+            elif entry.stage is PodStage.RESERVED and self._now() >= due:
+                self._handed[uid] = self._now() + _RETRY_S
+                self._state.reservations.inherited.append(entry)
         for uid, call in self.calls.items():
             entry = self._state.entry(uid)
             waits = entry is not None and entry.stage is PodStage.WAITING and not entry.spec.takes_turns
             if entry is not None and waits:
                 self._state.reservations.hand_over(entry, call.node)
+                if entry.stage is PodStage.RESERVED:
+                    self._handed[uid] = self._now() + _RETRY_S
 
 
 def _waits_for_gpu(entry: PodEntry) -> bool:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from milligpu.model.gpu_service import LoadTarget
 from milligpu.model.units import WHOLE
@@ -22,6 +22,8 @@ UTILIZATION = 0.7
 """Requests arrive unevenly. Above this part of its share a pod's queue grows faster than its work."""
 # A scrape that came later than this is a gap, over which no rate is known.
 _GAP_S = 5.0
+_LATE_S = 0.5
+"""How much later than a second after the last one a scrape may be."""
 _FADES = 0.9
 """How much of what was learned counts after the next reading; half of it after about seven."""
 _SEED_REQUESTS = 20.0
@@ -136,31 +138,26 @@ class LoadWindow:
         )
 
     def _over(self, seconds: float) -> LoadSample | None:
-        if not self._is_full(seconds):
-            return None
-        assert self._at is not None
-        taken = [each for each in self._samples if each.at > self._at - seconds]
-        time = sum(each.seconds for each in taken)
+        taken = self._last(seconds)
         if not taken:
             return None
+        time = sum(each.seconds for each in taken)
         running, waiting = (
             sum(getattr(each, key) * each.seconds for each in taken) / time for key in ("running", "waiting")
         )
-        return LoadSample(self._at, time, sum(each.requests for each in taken), running, waiting)
+        return LoadSample(taken[0].at, time, sum(each.requests for each in taken), running, waiting)
 
-    def _is_full(self, seconds: float) -> bool:
-        """Whether the whole time was observed without a gap; half a second is how late a scrape may be."""
-        known = self._at is not None and self._whole_since is not None
-        return known and (self._at or 0.0) - (self._whole_since or 0.0) >= seconds - 0.5
+    def _last(self, seconds: float) -> list[LoadSample]:
+        """Return the samples of this time, the latest first; none unless all of it was observed without a gap."""
+        at, since = self._at, self._whole_since
+        if at is None or since is None or at - since < seconds - _LATE_S:
+            return []
+        return list(takewhile(lambda each: each.at > at - seconds, reversed(self._samples)))
 
     def _most(self, seconds: float, target: LoadTarget) -> float | None:
         """Return the most that any stretch of `NOW_S` within the time needed."""
-        if not self._is_full(seconds):
-            return None
-        assert self._at is not None
-        taken = [each for each in self._samples if each.at > self._at - seconds]
         most: float | None = None
-        for one, other in pairwise(taken):
+        for other, one in pairwise(self._last(seconds)):
             both = LoadSample(
                 other.at,
                 one.seconds + other.seconds,

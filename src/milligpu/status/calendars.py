@@ -1,30 +1,15 @@
 """Calendars of layouts: which layout holds, and which is next, as their conditions say it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from milligpu.kube.api import ApiRefused
 from milligpu.kube.fetch import get_json
 from milligpu.model.names import CALENDARS_PATH
+from milligpu.status.queue_values import CalendarSummary
 
 # This user may not list them, or the cluster does not know the kind.
 _NONE = {403, 404}
-
-
-@dataclass(frozen=True, slots=True)
-class CalendarSummary:
-    """One calendar."""
-
-    name: str
-    layout: str
-    """The one that holds; empty before the scheduler service saw the calendar."""
-    next_layout: str
-    next_at: str
-    """In the calendar's time zone."""
-    state: str
-    """The reason of its condition."""
-    message: str
 
 
 def read_calendars(client: Any) -> Sequence[CalendarSummary]:

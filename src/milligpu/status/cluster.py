@@ -15,9 +15,10 @@ from milligpu.model.errors import BadFormat, BadRequest
 from milligpu.model.gpu import Gpu, GpuState
 from milligpu.model.grant import GpuShare
 from milligpu.model.units import BYTES_PER_MIB
-from milligpu.status.calendars import CalendarSummary, read_calendars
+from milligpu.status.calendars import read_calendars
 from milligpu.status.data import plain
-from milligpu.status.queues import QueueStatus, QueueUserStatus, may_read_overview
+from milligpu.status.queue_values import ClusterQueues
+from milligpu.status.queues import may_read_overview
 from milligpu.status.state import state_of
 from milligpu.wire.kubernetes import KubeNode
 from milligpu.wire.status import (
@@ -53,19 +54,6 @@ class WaitingPod:
     """The queue in which it waits for its turn, where queues were asked for."""
     turn: int | None = None
     """Its position in that queue, from 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterQueues:
-    """The queues of a cluster, their users, and the queue and user of every pod that is in one."""
-
-    queues: Sequence[QueueStatus] = ()
-    users: Sequence[QueueUserStatus] = ()
-    of_pods: Mapping[tuple[str, str], tuple[str, str]] = field(
-        default_factory=dict[tuple[str, str], tuple[str, str]]
-    )
-    """By namespace and pod."""
-    calendars: Sequence[CalendarSummary] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from milligpu.model.units import WHOLE
-from milligpu.status.cluster import ClusterQueues
+from milligpu.status.queue_values import ClusterQueues
 from milligpu.wire.status import GpuStatus, ProcessUsage, SessionStatus, ShareUsage, Violation
 
 

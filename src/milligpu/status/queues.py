@@ -1,10 +1,9 @@
 """Queues and where pods stand in them: as `milligpu queue` and `milligpu explain` show it."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
-from milligpu.cluster.explain_room import explain_room
+from milligpu.cluster.explain_room import explain_group_room, explain_room
 from milligpu.cluster.pod_entry import PodEntry
 from milligpu.cluster.state import ClusterState
 from milligpu.kube import fetch
@@ -16,53 +15,12 @@ from milligpu.queues.order import QueueState
 from milligpu.queues.reclaim import reclaims
 from milligpu.queues.standing import Standing, describe_stray, standings
 from milligpu.queues.usage import DecayedUsage
+from milligpu.status.queue_values import QueuedPodStatus, QueueStatus, QueueUserStatus
 from milligpu.status.state import read_state
 from milligpu.wire.gpu_queue import queues_of_objects, usages_of_object
 from milligpu.wire.kubernetes import KubeGpuQueue
 
 _FORBIDDEN = 403
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStatus:
-    """One queue: what it may have, has and waits for."""
-
-    name: str
-    parent: str
-    order: str
-    weight: int
-    guarantee_milli: int | None
-    ceiling_milli: int | None
-    held_milli: int
-    held_mib: int
-    waiting: int
-    ready: bool
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedPodStatus:
-    """One waiting pod of a queue."""
-
-    position: int
-    namespace: str
-    pod: str
-    user: str
-    milli: int
-    mib: int
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueUserStatus:
-    """What one user of a queue has, and had of late."""
-
-    queue: str
-    user: str
-    held_milli: int
-    average_milli: float
-    waiting: int
 
 
 class QueueOverview:
@@ -122,12 +80,18 @@ class QueueOverview:
         if uid in self._admitted:
             return f"its turn has come: the scheduler will place it on {entry.node}"
         found = self._standings(self._view.lines.queues[queue_of(entry)])
-        room = "".join(
-            f"; {room}"
-            for asking, rule in reclaims(self._state, self._view)
-            if asking == [entry] and (room := explain_room(self._state, entry.spec, rule))
-        )
-        return next(each.message for each in found if each.pod.name == uid) + room
+        message = next(each.message for each in found if each.pod.name == uid)
+        room = self._room(entry)
+        return f"{message}; {room}" if room else message
+
+    def _room(self, entry: PodEntry) -> str:
+        """Say who would yield to a pod, or to its group, if it is the first of its queue."""
+        for asking, rule in reclaims(self._state, self._view):
+            if asking == [entry]:
+                return explain_room(self._state, entry.spec, rule)
+            if entry in asking:
+                return explain_group_room(self._state, [each.spec for each in asking], rule)
+        return ""
 
     def _standings(self, queue: GpuQueue) -> list[Standing]:
         return list(standings(self._view.lines, self._view.admission, queue, self._now))

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lightkube.models.core_v1 import Taint
 from lightkube.resources.core_v1 import Pod
 
 from deploy import images as products
 from deploy.chart import CHART
 from devcluster import build, images
 from devcluster.cluster import Cluster
-from devcluster.node import Node
 from devcluster.pods import pod, wait_for_phase
 from devcluster.report import to_stderr
 from devcluster.wait import until
@@ -73,8 +71,11 @@ class Installation:
 
     def prepare(self) -> None:
         """Let the node run its first pod, which makes directories of the runtime and of the network."""
+        kube_scheduler = build.binaries(build.KUBE, to_stderr) / "kube-scheduler"
+        # As the cluster's own registry would have it.
+        reference = f"registry.k8s.io/kube-scheduler:{build.kubernetes_version()}"
         for node in self.cluster.nodes:
-            node.import_image(self._kube_scheduler(), images.BASE)
+            node.import_image(images.program_archive(reference, kube_scheduler), images.BASE)
         self.cluster.client.create(pod("first", ["true"]), namespace="default")
         wait_for_phase(self.cluster, "default", "first", "Succeeded")
         # The kubelet creates its Lease some time after its Node object.
@@ -82,16 +83,6 @@ class Installation:
             lease = f"lease.coordination.k8s.io/{node.name}"
             until(f"the Lease of {node.name}", lambda lease=lease: lease in traces(self.cluster)["leases"], 60)
         self.before = traces(self.cluster)
-
-    def _kube_scheduler(self) -> Path:
-        """The cluster's kube-scheduler as the archive of an image, as the cluster's own registry would have it."""
-        kubernetes = self.cluster.kubernetes
-        reference = f"registry.k8s.io/kube-scheduler:{build.kubernetes_version(kubernetes)}"
-        return images.program_archive(reference, build.binaries(kubernetes, to_stderr) / "kube-scheduler")
-
-    def add_node(self, *taints: Taint) -> Node:
-        """Add a node that has the images of milligpu."""
-        return self.cluster.add_node(taints=taints, archives=[*self.archives(), self._kube_scheduler()])
 
     def install(self) -> None:
         """Run the README's commands as they are printed, unless the chart is installed."""
@@ -143,11 +134,8 @@ class Installation:
         self.installed = verb != "uninstall"
         return self.cluster.helm(verb, RELEASE, *chart, *arguments, "-n", NAMESPACE, *wait, "--timeout", "5m")
 
-    def run_pod(self, name: str, *command: str, node: str = "") -> Pod:
-        """Create a pod in HAMi's format, and wait until it runs or has run, on `node` if one is named."""
+    def run_pod(self, name: str, *command: str) -> Pod:
+        """Create a pod in HAMi's format, and wait until it runs or has run."""
         resources = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "20", "nvidia.com/gpumem": "1000"}
-        selector = {"kubernetes.io/hostname": node} if node else {}
-        self.cluster.client.create(
-            pod(name, command, resources=resources, node_selector=selector), namespace="default"
-        )
+        self.cluster.client.create(pod(name, command, resources=resources), namespace="default")
         return wait_for_phase(self.cluster, "default", name, "Running", "Succeeded", deadline_s=120)

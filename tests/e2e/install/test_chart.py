@@ -5,16 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
-from lightkube.core.exceptions import ApiError
-from lightkube.models.core_v1 import Taint
-from lightkube.resources.core_v1 import Node, Pod
+from lightkube.resources.core_v1 import Pod
 
 from deploy.chart import CHART
 from devcluster import images
 from devcluster.fixtures import new_namespace
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
-from milligpu.model import names
 from tests.e2e.install.installation import NAMESPACE, RELEASE, Installation, kinds_to_delete, run_milligpu
 from tests.e2e.install.traces import in_namespace, traces
 from tests.e2e.life.test_upgrade import Stream
@@ -115,33 +112,6 @@ def test_tenants_compute_and_pods_start_all_the_time_while_the_chart_is_upgraded
         assert stream.made > 2
         assert tenants.never_restarted()
         assert overcommitted(grants(cluster, namespace), mib=40960) == []
-
-
-@pytest.mark.long
-def test_a_node_that_joins_offers_shares_and_may_be_drained_deleted_and_come_back(
-    installation: Installation,
-) -> None:
-    cluster = installation.cluster
-    node = installation.add_node(Taint(effect="NoSchedule", key=names.AGENT_NOT_READY))
-
-    def offers_shares() -> bool:
-        found: Any = cluster.client.get(Node, node.name)
-        return all(each.key != names.AGENT_NOT_READY for each in found.spec.taints or ())
-
-    until("the new node to lose its startup taint", offers_shares, 120)
-    installation.run_pod("on-the-new-node", "sleep", "infinity", node=node.name)
-    cluster.kubectl("drain", node.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force")
-    assert not cluster.kubectl("get", "pod", "on-the-new-node", "--ignore-not-found", "-n", "default")
-    node.power_off()
-    cluster.kubectl("delete", "node", node.name)
-    until("one node with shares", lambda: installation.shares() == 2000, 60)
-
-    # Its disk still has what the agent and the kubelet wrote.
-    node.power_on()
-    until("the node to offer shares again", offers_shares, 120, retry=(ApiError,))
-    installation.run_pod("on-the-same-node", "true", node=node.name)
-    cluster.remove_node(node)
-    until("one node with shares", lambda: installation.shares() == 2000, 60)
 
 
 def test_the_chart_installs_holds_a_share_is_upgraded_under_tenants_and_leaves_nothing(

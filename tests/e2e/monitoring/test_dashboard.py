@@ -23,8 +23,8 @@ from milligpu.history.store import HistoryReader, HistoryStore
 from milligpu.installation.chart import chart_objects
 from milligpu.kube import config
 from milligpu.model import names
-from milligpu.status.cluster import ClusterQueues
 from milligpu.status.picture import Picture, share_key
+from milligpu.status.queue_values import ClusterQueues
 from milligpu.wire.status import AcceleratorStats, ShareUsage
 from tests.e2e.scheduling import share_pod
 

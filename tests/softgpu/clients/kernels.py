@@ -34,6 +34,12 @@ def cases() -> dict[str, tuple[str, np.ndarray, float]]:
         ),
         1e-4,
     )  # fmt: skip
+    # The compiler makes one call of these two.
+    found["sine and cosine of one number"] = (
+        "float v = x[i]; o[i] = __sinf(v) + 2.f * __cosf(v); }",
+        each(lambda _, v: math.sin(v) + 2 * math.cos(v)),
+        1e-4,
+    )
     found["double functions"] = (
         "double v = x[i]; o[i] = sin(v * 1e6) + exp(v) + log(v + 1) + pow(v, 2.3) + sqrt(v) + fmod(v, 0.3)"
         " + lgamma(v + 1); }",
