@@ -35,7 +35,7 @@ _USUAL = ("create", "finish")
 FAULTS = {
     "01": Fault(3, (*_USUAL, "relist"), "granted"),
     "02": Fault(1, (*_USUAL, "blocked:claim"), "released"),
-    "03": Fault(2, (*_USUAL, "fault:nominate", "down:nominate"), "bound"),
+    "03": Fault(11, (*_USUAL, "fault:nominate", "down:nominate"), "bound"),
     "04": Fault(1, _USUAL, "vain"),
     "06": Fault(1, (*_USUAL, "watch:half-open"), "leader"),
     "09": Fault(2, (*_USUAL, "force-delete", "delete", "relist"), "memory"),
