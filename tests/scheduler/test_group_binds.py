@@ -46,6 +46,7 @@ def test_without_the_others_no_bind_begins_and_the_places_are_kept(monkeypatch: 
     assert isinstance(second, NoCapacity)
     assert "waits for other pods of group job" in first.message
     assert stages(world) == {PodStage.RESERVED}
+    monkeypatch.undo()
     assert all(isinstance(each, Grant) for each in asyncio.run(ask(binds, *specs)))
 
 
