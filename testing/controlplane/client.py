@@ -193,6 +193,8 @@ class SimulatedClient:
         document = msgspec.json.decode(msgspec.json.encode(body)) if body is not None else None
         fault = self._network.take(named)
         answer: asyncio.Future[bytes] = self._loop.create_future()
+        if named == "ungate":
+            self._server.turns.add(path.rpartition("/")[2])
         self._dispatch(_Request(method, path, document, named), fault, answer)
         self._count_down()
         if fault is Fault.NOT_SENT:

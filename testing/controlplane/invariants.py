@@ -114,6 +114,8 @@ def watch_offers(world: World) -> None:
         free = term and term.state.reservations.preemption_of(uid) is None
         if "affinity" not in asked["Pod"]["spec"] or not free or (entry and entry.stage is not PodStage.WAITING):
             return None
+        if entry and entry.spec.takes_turns:
+            return None  # it has lost its place, and gets one node, so that the order of its queue holds
         if not world.calm():
             return None  # a leader that is paused answers when it continues, before it reads what it has missed
         return lambda found: _check_offer(world, asked, msgspec.json.decode(found))

@@ -84,6 +84,8 @@ class SimulatedServer:
     violations: list[str] = field(default_factory=list[str])
     hasty: list[str] = field(default_factory=list[str])
     """Evictions that were tried again too often."""
+    turns: set[str] = field(default_factory=set[str])
+    """Names of pods whose turn has come, because some leader tried to remove their gate."""
     forgiven: set[str] = field(default_factory=set[str])
     """Pods whose grant was written by an instance that no longer led: the agent refuses what exceeds a GPU."""
     bound: list[Callable[[Document], None]] = field(default_factory=list[Callable[[Document], None]])
@@ -300,16 +302,15 @@ class SimulatedServer:
     def used(self, node: str, without: frozenset[str] = frozenset()) -> dict[str, tuple[int, int]]:
         """Milli and MiB of each GPU of a node that pods hold."""
         sums: dict[str, tuple[int, int]] = {}
-        left_out = self.forgiven | without
         for pod in self.pods.values():
-            if pod["spec"].get("nodeName") == node and pod["metadata"]["uid"] not in left_out:
+            if pod["spec"].get("nodeName") == node and pod["metadata"]["uid"] not in without:
                 for uuid, (milli, mib) in self.demands(pod).items():
                     have = sums.get(uuid, (0, 0))
                     sums[uuid] = have[0] + milli, have[1] + mib
         return sums
 
     def _check_node(self, node: str) -> None:
-        for uuid, (milli, mib) in self.used(node).items():
+        for uuid, (milli, mib) in self.used(node, frozenset(self.forgiven)).items():
             gpu = self.gpus.get((node, uuid))
             if gpu is None:
                 self.violations.append(f"{node}/{uuid} is granted and was never there")

@@ -242,7 +242,10 @@ class World:
         )
 
     def _check_order(self, pod: Document) -> None:
-        """An older pod that asks for the same must have its place already when a younger one is let go."""
+        """An older pod that asks for the same must have its place already when a younger one is let go.
+
+        A request to remove the older one's gate may have failed for so long that it has lost its place again.
+        """
         leader = self.leader
         if leader is None or leader.term is None:
             return
@@ -252,6 +255,7 @@ class World:
             same = other["spec"]["containers"] == pod["spec"]["containers"] and _ordinary(other) and _ordinary(pod)
             entry = leader.term.state.entry(other["metadata"]["uid"])
             waits = other["spec"].get("schedulingGates") and "deletionTimestamp" not in other["metadata"]
+            waits = waits and other["metadata"]["name"] not in self.server.turns
             if same and waits and entry is not None and entry.queued and entry.stage is PodStage.WAITING:
                 self.out_of_order.append(f"{pod['metadata']['name']} started before {other['metadata']['name']}")
 

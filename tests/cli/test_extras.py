@@ -82,7 +82,7 @@ class Gate:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Gate())
 """
-EXTRAS = ("dashboard", "node", "plot", "scheduler", "server", "softgpu")
+EXTRAS = ("dashboard", "node", "plot", "scheduler", "server", "softgpu", "vsphere")
 
 
 def without(extra: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -107,6 +107,7 @@ def without(extra: str, folder: Path, *args: str) -> subprocess.CompletedProcess
         ("node", ["gpu", "list"]),
         ("node", ["run", "true"]),
         ("scheduler", ["scheduler", "serve"]),
+        ("vsphere", ["scheduler", "serve", "--vsphere", "."]),
         ("server", ["server"]),
         ("server", ["pool", "create"]),
         ("softgpu", ["softgpu", "up"]),

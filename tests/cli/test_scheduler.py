@@ -27,8 +27,10 @@ def test_the_webhook_is_called_by_its_url(capsys: Capture) -> None:
     assert urls == {"https://h:1"}
 
 
-def test_all_objects_are_in_the_namespace(capsys: Capture) -> None:
+def test_all_objects_are_in_the_namespace_but_the_right_to_read_leases_of_nodes(capsys: Capture) -> None:
     found = manifests(capsys, "--namespace", "gpus")
-    assert {each["metadata"]["namespace"] for each in found if "namespace" in each["metadata"]} == {"gpus"}
+    elsewhere = [each for each in found if each["metadata"].get("namespace", "gpus") != "gpus"]
+    assert {each["metadata"]["namespace"] for each in elsewhere} == {"kube-node-lease"}
+    assert {each["kind"] for each in elsewhere} == {"Role", "RoleBinding"}
     accounts = [subject for each in found for subject in each.get("subjects", ())]
     assert {subject["namespace"] for subject in accounts if subject["kind"] == "ServiceAccount"} == {"gpus"}

@@ -6,7 +6,7 @@ import re
 from milligpu.model.errors import Unavailable
 
 # Distributions whose module has another name.
-_MODULES = {"grpcio": "grpc", "nvidia-ml-py": "pynvml", "protobuf": "google"}
+_MODULES = {"grpcio": "grpc", "nvidia-ml-py": "pynvml", "protobuf": "google", "pyvmomi": "pyVmomi"}
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[\w-]+)['\"]")
 
 

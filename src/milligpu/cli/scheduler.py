@@ -156,6 +156,7 @@ def serve(  # noqa: PLR0917 - as click calls it
 
     from milligpu.dialects.normal import NormalForm
     from milligpu.http_server import TlsServerFiles
+    from milligpu.hypervisors.connect import connect
     from milligpu.logs import configure_logs
     from milligpu.scheduler.declared_classes import parse_declared
     from milligpu.scheduler.leader import LeaderTiming
@@ -180,6 +181,7 @@ def serve(  # noqa: PLR0917 - as click calls it
         vsphere=vsphere,
         sharepods=webhook is not None,
     )
+    connect(vsphere)  # what is wrong with the login shows now, not when this instance leads
     configure_logs(structured=True)
     uvloop.run(_serve(kubeconfig, service, webhook))
 

@@ -64,7 +64,9 @@ class Reservations:
         self._entry_of = entry_of
         self._kept = KeptShares(placer.snapshot)
         self.inherited: list[PodEntry] = []
-        """Pods whose place was freed by preemption, for `Nominator` to make kube-scheduler retry them."""
+        """Pods whose place was freed for them, for `Nominator` to make kube-scheduler retry them."""
+        self._handed: dict[str, PodEntry] = {}
+        """Those of them that kube-scheduler has not asked about since: perhaps it saw the end of others later."""
 
     # -- for kube-scheduler ------------------------------------------------------------------------------------
 
@@ -225,6 +227,15 @@ class Reservations:
             self._kept.end(entry.spec.pod.uid)
         self._shares.reserve(entry, grant, PodStage.RESERVED, self._pods.now() + ADMITTED_S)
 
+    def retry_handed(self) -> None:
+        """Make kube-scheduler retry pods again that did not come for the place that was freed for them."""
+        for uid, entry in tuple(self._handed.items()):
+            if entry.stage is not PodStage.RESERVED or not entry.hold_off_s:
+                del self._handed[uid]  # it is bound, or kube-scheduler asked about it
+            elif self._pods.now() >= entry.held_off_at + entry.hold_off_s:
+                self.hold_off(entry)
+                self.inherited.append(entry)
+
     def retry_admitted(self) -> None:
         """Make kube-scheduler retry admitted pods that it gave up on, as when a node's total seemed full."""
         now = self._pods.now()
@@ -358,7 +369,9 @@ class Reservations:
         entry.answered_at = FOREVER
         with suppress(BadRequest):
             if self.reserve(entry.spec, [node]) is not None:
+                self.hold_off(entry)
                 self.inherited.append(entry)
+                self._handed[entry.spec.pod.uid] = entry
                 self._pods.waiting_version += 1
 
     def recount_kept(self, node: str) -> None:

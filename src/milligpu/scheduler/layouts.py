@@ -181,7 +181,7 @@ class LayoutController:
         if not needed:
             return None, ""
         if self._machines is None:
-            return None, "the layout has VMs, and the scheduler service has no hypervisor (--vsphere, --libvirt)"
+            return None, "the layout has VMs, and the scheduler service has no hypervisor (--vsphere)"
         try:
             return await self._machines.look(needed), ""
         except (Unavailable, MachineRefused) as error:

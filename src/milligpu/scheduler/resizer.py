@@ -207,7 +207,10 @@ class Resizer:
         """Replace exactly the grant that the cluster state has: a late or repeated write changes nothing."""
         pod = entry.spec.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        found = kubernetes.decode_pod(await self._api.get(path))
+        try:
+            found = kubernetes.decode_pod(await self._api.get(path))
+        except Unavailable as error:
+            raise ApiNotSent(error.message) from None  # so it is certain that nothing was written
         present = (found.metadata.annotations or {}).get(names.GRANT, "")
         where, rules = (f"/metadata/annotations/{name.replace('/', '~1')}" for name in (names.GRANT, names.SERVICE))
         patch = [

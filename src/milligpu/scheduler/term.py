@@ -324,5 +324,6 @@ class LeaderTerm:
             await asyncio.sleep(_EXPIRE_EVERY_S)
             for unknown in self.state.expire():
                 self._drop_pod(unknown)
+            self.state.reservations.retry_handed()
             self._queues.on_tick()
             self.nominator.on_tick()
