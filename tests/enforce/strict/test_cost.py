@@ -12,6 +12,7 @@ from tests.enforce.strict.conftest import StrictMachines
 BUSY = 60_000
 
 
+@pytest.mark.alone  # calls that the watcher makes by its own clock count, too, and a busy machine takes longer
 @pytest.mark.parametrize("streams", [1, 8])
 @pytest.mark.parametrize("kernel_us", [10, 100])
 def test_a_tenant_alone_makes_almost_no_further_calls_of_the_driver(
