@@ -52,7 +52,11 @@ _TENANTS_MAX = 100
 )
 @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig of the cluster (default: as kubectl).")
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the pods (default: as kubectl).")
-@click.option("--image", metavar="IMAGE", help="Image of the pods; it needs python3 (default: python:3-slim).")
+@click.option(
+    "--image",
+    metavar="IMAGE",
+    help="Image of the pods; it needs python3, and tinygrad for batching (default: python:3-slim).",
+)
 @click.option(
     "--out",
     default="out/experiments",
@@ -78,8 +82,8 @@ def command(  # noqa: PLR0917 - as click calls it
     """Run an experiment: density, nbody, sequential, parallel, batching, overhead or cost.
 
     Each runs real programs on a software GPU in modeled time, prints a table, and writes a picture and the data.
-    Nothing else should run on the machine meanwhile. With --cluster, density, nbody, sequential and cost run as
-    pods that have one GPU of the cluster for themselves, and are deleted in the end.
+    Nothing else should run on the machine meanwhile. With --cluster they run as pods that have one GPU of the
+    cluster for themselves, and are deleted in the end.
     """
     from milligpu.measure.experiments import NAMES, ExperimentOptions
     from milligpu.measure.picture import draw_rows
@@ -126,11 +130,14 @@ def _on_machine(name: str, options: "ExperimentOptions") -> "ExperimentResult":
 def _on_cluster(
     name: str, options: "ExperimentOptions", kubeconfig: str | None, namespace: str | None, image: str | None
 ) -> "ExperimentResult":
-    from milligpu.kube.config import find_cluster
-    from milligpu.measure.cluster_experiments import CLUSTER_NAMES, IMAGE, ClusterExperiments, ClusterPlace
+    import signal
+    import sys
 
-    if name not in CLUSTER_NAMES:
-        raise BadRequest("experiment", name, f"with --cluster one of {', '.join(CLUSTER_NAMES)}")
+    from milligpu.kube.config import find_cluster
+    from milligpu.measure.cluster_experiments import IMAGE, ClusterExperiments, ClusterPlace
+
+    # As Ctrl-C does: the pods are deleted on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     place = ClusterPlace(kubeconfig, namespace or find_cluster(kubeconfig).namespace or "default", image or IMAGE)
     return getattr(ClusterExperiments(place, options, _progress), name)()
 

@@ -1,14 +1,14 @@
 """The experiments in Kubernetes: each tenant is a pod with a share of one GPU of the cluster.
 
 The pods are scheduled, attached and limited as any others. What they measured is in their logs; GPU time is what
-the node's agent charged them. All pods are deleted at the end.
+the node's agent charged them. All pods are deleted at the end, also when the command is interrupted.
 """
 
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from statistics import median, quantiles
 from typing import Any
 from urllib.parse import quote
@@ -17,17 +17,24 @@ from uuid import uuid4
 from milligpu.kube import config, fetch
 from milligpu.kube.api import ApiRefused
 from milligpu.kube.config import BlockingClient
-from milligpu.measure import tenant
-from milligpu.measure.experiments import CPU_LIMITS, REQUEST_US, ExperimentOptions, ExperimentResult, Row, jain
-from milligpu.model import names
+from milligpu.measure.experiments import (
+    BATCH,
+    CPU_LIMITS,
+    IN_FLIGHT,
+    OVERHEAD_PAIRS,
+    REQUEST_US,
+    ExperimentOptions,
+    ExperimentResult,
+    Row,
+    jain,
+)
+from milligpu.measure.tenant_pods import TenantLoad, answer_times, has_begun, tenant_pod
 from milligpu.model.errors import Unavailable
-from milligpu.model.units import WHOLE
+from milligpu.model.units import BYTES_PER_MIB, Mib
 from milligpu.status.cluster import read_cluster_status
-from milligpu.wire.status import GpuStatus
+from milligpu.wire.status import GpuStatus, ShareUsage
 
 IMAGE = "docker.io/library/python:3-slim"
-CLUSTER_NAMES = ("density", "nbody", "sequential", "cost")
-"""The others compare with programs that run without milligpu, or need the network inside the image."""
 # An image may have to be pulled first.
 _START_S = 300.0
 _POLL_S = 0.5
@@ -58,10 +65,10 @@ class ClusterExperiments:
 
     def density(self) -> ExperimentResult:
         """Start pods of one size until the memory of a GPU is full."""
-        gpu, size = self._largest(), self._options.size
+        gpu, size = self._gpu, self._options.size
         count = min(_PODS_MAX, gpu.mib // size + 1)
         self._progress(f"{count} pods with {size} MiB each")
-        with self._tenants(count, ["hold"], mib=size) as (client, pods):
+        with self._tenants(count, TenantLoad.hold(size)) as (client, pods):
             held = sum("held" in self._log(client, name) for name in pods)
         row: Row = {"mib per model": size, "gpu mib": gpu.mib, "pods": count, "models": held}
         most = " (no more were tried)" if held == count else ""
@@ -73,7 +80,7 @@ class ClusterExperiments:
         rows: list[Row] = []
         for count in self._options.tenants:
             self._progress(f"{count} pods that compute all the time")
-            with self._tenants(count, ["busy"]) as (_, pods):
+            with self._tenants(count, TenantLoad(["busy"])) as (_, pods):
                 time.sleep(_WARM_S)
                 rates = self._rates(pods)
             mean = sum(rates) / len(rates)
@@ -96,18 +103,63 @@ class ClusterExperiments:
         return [(after[name] - before[name]) / 1e9 / (end - begin) for name in pods]
 
     def _gpu_times(self, pods: Sequence[str]) -> tuple[float, dict[str, int]]:
+        uses = self._uses(pods)
+        return time.monotonic(), {use.pod: use.gpu_time_ns for use in uses if use.gpu_time_ns is not None}
+
+    def _uses(self, pods: Sequence[str]) -> list[ShareUsage]:
+        """Return what the node's agent measured of each pod."""
         status = read_cluster_status(self._place.kubeconfig, self._place.namespace)
-        times = {use.pod: use.gpu_time_ns for use in status.shares}
-        found = {name: charged for name in pods if (charged := times.get(name)) is not None}
+        found = [use for use in status.shares if use.pod in pods and use.gpu_time_ns is not None]
         if len(found) != len(pods):
             why = "; ".join(status.problems) or "their agent does not count their time"
             raise Unavailable(f"no measurements of {len(pods) - len(found)} pods: {why}")
-        return time.monotonic(), found
+        return found
 
     def sequential(self) -> ExperimentResult:
         """Pods that answer one request at a time, with and without a limit of their CPU time."""
         rows = [row for limit in (None, *CPU_LIMITS) for row in self._serving(limit)]
         return self._result("sequential", rows, "models", ["requests/s", "p50 ms"], [_growth(rows)])
+
+    def parallel(self) -> ExperimentResult:
+        """The same with ten requests in flight for each model, each in a process of its own."""
+        rows = self._serving(None, IN_FLIGHT)
+        return self._result("parallel", rows, "models", ["requests/s", "p50 ms"], [_growth(rows)])
+
+    def batching(self) -> ExperimentResult:
+        """One pod with the network: one request after the other, and in batches."""
+        rows: list[Row] = []
+        for batch in (1, BATCH):
+            self._progress(f"the network, with batches of {batch}")
+            with self._tenants(1, TenantLoad.network(batch)) as (client, pods):
+                answers = _enough(self._measure(client, pods))
+                used = self._uses(pods)[0].memory_used
+            row: Row = {"batch": batch, "requests/s": round(len(answers) * batch / self._options.seconds, 1)}
+            row |= {"p50 ms": round(median(answers), 1), "mib": None if used is None else used // BYTES_PER_MIB}
+            rows.append(row)
+        one, many = rows
+        gain = float(str(many["requests/s"])) / float(str(one["requests/s"]))
+        text = f"batches of {BATCH} give {gain:.1f} x the throughput; memory {one['mib']} and {many['mib']} MiB"
+        return self._result("batching", rows, "batch", ["requests/s"], [text])
+
+    def overhead(self) -> ExperimentResult:
+        """One pod with a whole GPU, which has no limits library, then with a share of all of a GPU on its node."""
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        node = ""
+        for number in range(OVERHEAD_PAIRS):
+            for shared in (False, True):
+                kind = "shared" if shared else "bare"
+                self._progress(f"pair {number + 1} of {OVERHEAD_PAIRS}, {kind}")
+                load = TenantLoad.serve(REQUEST_US, 0, bare=not shared, node=node)
+                with self._tenants(1, load) as (client, pods):
+                    node = str(self._mine(client, pods)[pods[0]]["spec"]["nodeName"])
+                    if f"ready {kind}" not in self._log(client, pods[0]):
+                        raise Unavailable(f"pod {pods[0]} was to be {kind}, and is not")
+                    rates[shared].append(len(_enough(self._measure(client, pods))) / self._options.seconds)
+        bare, held = median(rates[False]), median(rates[True])
+        slower = round(100 * (1 - held / bare), 2)
+        row: Row = {"bare/s": round(bare, 2), "shared/s": round(held, 2), "overhead %": slower}
+        text = f"a program with a share is {slower} % slower than one with a whole GPU"
+        return self._result("overhead", [row], "bare/s", ["shared/s"], [text])
 
     def cost(self) -> ExperimentResult:
         """How many pods share a GPU with at most twice the latency of one."""
@@ -123,34 +175,35 @@ class ClusterExperiments:
         )
         return self._result("cost", found, "models", ["p50 ms"], [text])
 
-    def _serving(self, limit: float | None) -> list[Row]:
+    def _serving(self, limit: float | None, in_flight: int = 1) -> list[Row]:
         rows: list[Row] = []
-        for count in self._options.tenants:
+        for count in self._options.counts(in_flight):
             self._progress(f"{count} pods that answer requests" + (f", {limit:g} CPU each" if limit else ""))
-            load = ["serve", f"{REQUEST_US:.0f}", f"{self._options.cpu_ms:g}"]
-            with self._tenants(count, load, cpu=limit) as (client, pods):
-                time.sleep(_WARM_S)
-                begin = time.time()
-                time.sleep(self._options.seconds)
-                end = time.time()
-                answers = [each for name in pods for each in self._answers(client, name, begin, end)]
-            row: Row = {"models": count, "cpu limit": limit or "none", "requests/s": None, "p50 ms": None}
+            load = TenantLoad.serve(REQUEST_US, self._options.cpu_ms, processes=in_flight, cpu=limit)
+            with self._tenants(count, load) as (client, pods):
+                answers = self._measure(client, pods)
+            row: Row = {"models": count, "in flight": in_flight, "cpu limit": limit or "none"}
+            row |= {"requests/s": None, "p50 ms": None}
             if len(answers) > 1:
-                tail = quantiles(answers, n=100)[-1]
                 row |= {
-                    "requests/s": round(len(answers) / (end - begin), 1),
+                    "requests/s": round(len(answers) / self._options.seconds, 1),
                     "p50 ms": round(median(answers), 1),
-                    "p99 ms": round(tail, 1),
+                    "p99 ms": round(quantiles(answers, n=100)[-1], 1),
                 }
             rows.append(row)
         return rows
 
-    def _answers(self, client: BlockingClient, name: str, begin: float, end: float) -> list[float]:
-        """The latencies in milliseconds of the requests that ended within this time, by the node's clock."""
-        words = [line.split() for line in self._log(client, name).splitlines()]
-        return [float(each[2]) for each in words if each[1:2] == ["answered"] and begin <= float(each[0]) < end]
+    def _measure(self, client: BlockingClient, pods: Sequence[str]) -> list[float]:
+        """Return the latencies of all requests that were answered within the time to measure."""
+        time.sleep(_WARM_S)
+        begin = time.time()
+        end = begin + self._options.seconds
+        time.sleep(self._options.seconds)
+        return [each for name in pods for each in answer_times(self._log(client, name), begin, end)]
 
-    def _largest(self) -> GpuStatus:
+    @cached_property
+    def _gpu(self) -> GpuStatus:
+        """The largest free GPU: the tenants have parts of it, or of one like it."""
         found = [
             gpu
             for gpu in read_cluster_status(self._place.kubeconfig).gpus
@@ -161,56 +214,34 @@ class ClusterExperiments:
         return max(found, key=lambda gpu: gpu.mib)
 
     @contextmanager
-    def _tenants(
-        self, count: int, load: Sequence[str], *, mib: int | None = None, cpu: float | None = None
-    ) -> Generator[tuple[BlockingClient, list[str]]]:
+    def _tenants(self, count: int, load: TenantLoad) -> Generator[tuple[BlockingClient, list[str]]]:
         """Run pods with equal parts of one GPU, which is theirs alone; delete them in the end."""
-        pods = [f"experiment-{self._run}-{number}" for number in range(count)]
-        cluster = config.find_cluster(self._place.kubeconfig)
-        with config.blocking_client(cluster) as client:
+        together = f"experiment-{self._run}"
+        pods = [f"{together}-{number}" for number in range(count)]
+        gpu = Mib(self._gpu.mib)
+        with config.blocking_client(config.find_cluster(self._place.kubeconfig)) as client:
             try:
                 for name in pods:
-                    fetch.post_json(client, self._pods, self._pod(name, count, load, mib, cpu))
-                self._wait(client, pods, full=mib is not None)
+                    pod = tenant_pod(name, self._place.image, load, count, gpu)
+                    fetch.post_json(client, self._pods, pod)
+                self._wait(client, pods, load)
                 yield client, pods
             finally:
                 for name in pods:
                     _delete(client, f"{self._pods}/{name}")
                 _poll("the pods to end", lambda: not self._mine(client, pods))
 
-    def _pod(
-        self, name: str, count: int, load: Sequence[str], mib: int | None, cpu: float | None
-    ) -> dict[str, Any]:
-        limits: dict[str, Any] = {names.VGPU: WHOLE // count}
-        if mib is not None:
-            limits[names.VGPU_MEMORY] = mib
-        if cpu is not None:
-            limits["cpu"] = f"{round(1000 * cpu)}m"
-        command = ["python3", "-c", Path(tenant.__file__).read_text(encoding="utf-8"), *load]
-        together = f"experiment-{self._run}"
-        container = {
-            "name": "main",
-            "image": self._place.image,
-            "command": command,
-            "resources": {"limits": limits},
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "annotations": {names.AFFINITY: together, names.EXCLUSION: together}},
-            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]},
-        }
-
-    def _wait(self, client: BlockingClient, pods: Sequence[str], *, full: bool) -> None:
-        """Wait until every tenant has begun; with `full`, or finds no room."""
+    def _wait(self, client: BlockingClient, pods: Sequence[str], load: TenantLoad) -> None:
+        """Wait until every tenant has begun; if each states its memory, or finds no room."""
 
         def begun() -> bool:
             found = self._mine(client, pods)
             if failed := [name for name, each in found.items() if each["status"].get("phase") == "Failed"]:
                 text = self._log(client, failed[0]).strip().splitlines()
                 raise Unavailable(f"pod {failed[0]} failed: {text[-1] if text else 'no log'}")
+            full = load.mib is not None
             waiting = [name for name, each in found.items() if full and _has_no_room(each)]
-            return all(name in waiting or self._log(client, name) for name in pods)
+            return all(name in waiting or has_begun(self._log(client, name), load.processes) for name in pods)
 
         _poll("the pods to begin", begun)
 
@@ -235,6 +266,12 @@ class ClusterExperiments:
 def _has_no_room(pod: dict[str, Any]) -> bool:
     conditions: list[dict[str, str]] = pod["status"].get("conditions", [])
     return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
+
+
+def _enough(answers: list[float]) -> list[float]:
+    if not answers:
+        raise Unavailable("no request was answered", hint="measure longer: --seconds 10")
+    return answers
 
 
 def _delete(client: BlockingClient, path: str) -> None:

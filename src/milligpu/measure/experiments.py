@@ -21,11 +21,14 @@ from milligpu.model.units import WHOLE, Mib
 # A request to InceptionV3 occupies a K80 for about this long.
 REQUEST_US = 20_000.0
 """GPU time of a request."""
-_BATCH = 8
-_IN_FLIGHT = 10
+BATCH = 8
+"""Requests of a batch."""
+IN_FLIGHT = 10
+"""Requests that a model of `parallel` answers at the same time."""
 CPU_LIMITS = (0.35, 0.1)
 """CPUs that a model may use, besides no limit."""
-_OVERHEAD_PAIRS = 3
+OVERHEAD_PAIRS = 3
+"""Measurements with and without a share."""
 _NBODY_US = 2000
 _WARM_S = 0.5
 # Latency may grow to this multiple of that of one model before sharing is no longer worth it.
@@ -58,6 +61,11 @@ class ExperimentOptions:
     tenants: Sequence[int] = (1, 2, 5, 10, 20, 30, 50)
     cpu_ms: float = 50.0
     """CPU time of a request before and after the GPU; under a limit of 0.1 CPUs it takes ten times as long."""
+
+    def counts(self, processes: int = 1) -> list[int]:
+        """Numbers of tenants with so many processes each: all processes together are at most the most tenants."""
+        most = max(self.tenants) // processes
+        return [count for count in self.tenants if count <= max(1, most)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ class Experiments:
     def nbody(self) -> ExperimentResult:
         """Tenants that compute all the time: throughput of all together, and fairness."""
         rows: list[Row] = []
-        for count in self._counts():
+        for count in self._options.counts():
             rates, late = self._busy(count)
             rows.append(
                 {
@@ -156,13 +164,13 @@ class Experiments:
 
     def parallel(self) -> ExperimentResult:
         """The same with ten requests in flight for each model."""
-        rows = list(self._serving(None, processes=_IN_FLIGHT))
+        rows = list(self._serving(None, processes=IN_FLIGHT))
         return self._result("parallel", rows, "models", ["requests/s", "p50 ms"], _serving_findings(rows))
 
     def _serving(self, limit: float | None, *, processes: int) -> Iterator[Row]:
         kernel, cores = self._request_us(1), os.cpu_count() or 1
         gap = 1000 * self._options.cpu_ms / (limit or 1.0)
-        for count in self._counts(processes):
+        for count in self._options.counts(processes):
             row: Row = {"models": count, "in flight": processes, "cpu limit": limit or "none"}
             if limit is not None and count * limit > cores:
                 yield {**row, "note": f"not run: needs {count * limit:g} cores"}
@@ -174,7 +182,7 @@ class Experiments:
     def batching(self) -> ExperimentResult:
         """One model under ten waiting requests, one by one and in batches."""
         rows: list[Row] = []
-        for batch in (1, _BATCH):
+        for batch in (1, BATCH):
             kernel = self._request_us(batch)
             reports, late = self._run(1, ("sync", f"kernel={kernel:.0f}", "gap=0"))
             found = _answers(reports, kernel, 0)
@@ -191,7 +199,7 @@ class Experiments:
         one, many = rows
         gain = float(str(many["requests/s"])) / float(str(one["requests/s"]))
         memory = float(str(many["kib"])) / float(str(one["kib"]))
-        text = f"batches of {_BATCH} give {gain:.1f} x the throughput for {memory:.1f} x the memory"
+        text = f"batches of {BATCH} give {gain:.1f} x the throughput for {memory:.1f} x the memory"
         return self._result("batching", rows, "batch", ["requests/s"], [text])
 
     def overhead(self) -> ExperimentResult:
@@ -200,9 +208,9 @@ class Experiments:
         load = ("sync", f"kernel={kernel:.0f}", "gap=0")
         rates: dict[bool, list[float]] = {False: [], True: []}
         late = 0
-        for number in range(_OVERHEAD_PAIRS):
+        for number in range(OVERHEAD_PAIRS):
             for shared in (False, True):
-                self._progress(f"pair {number + 1} of {_OVERHEAD_PAIRS}, {'shared' if shared else 'bare'}")
+                self._progress(f"pair {number + 1} of {OVERHEAD_PAIRS}, {'shared' if shared else 'bare'}")
                 self._testbed.tenants([compute_share(WHOLE)])
                 reports = self._measure([0 if shared else None], load)
                 late += self._testbed.late_launches()
@@ -236,10 +244,6 @@ class Experiments:
             f"{models} x cheaper than a GPU each ({fitting} fit into its memory)"
         )
         return self._result("cost", found, "models", ["p50 ms"], [text])
-
-    def _counts(self, processes: int = 1) -> list[int]:
-        most = max(self._options.tenants) // processes
-        return [count for count in self._options.tenants if count <= max(1, most)]
 
     def _profile(self, batch: int) -> NetworkProfile:
         if batch not in self._profiles:

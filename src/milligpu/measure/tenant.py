@@ -4,10 +4,11 @@ Its text is sent to a container that has Python and nothing of milligpu, so it u
 
     python3 -c TEXT hold
     python3 -c TEXT busy
-    python3 -c TEXT serve KERNEL_US CPU_MS
+    python3 -c TEXT serve KERNEL_US CPU_MS [PROCESSES]
 """
 
 import ctypes
+import os
 import sys
 import time
 
@@ -32,6 +33,8 @@ ret;
 # A longer kernel would keep others from their turn, because a GPU does not interrupt one.
 KERNEL_NS = 1_000_000
 AHEAD = 20
+# Where containers with a share have their limits; those with a whole GPU have none.
+LIMITS = "/run/milligpu/tenant/limits"
 
 
 class TenantGpu:
@@ -84,14 +87,25 @@ def burn(seconds: float) -> None:
         pass
 
 
-def main(mode: str, kernel_us: float = 0.0, cpu_ms: float = 0.0) -> None:
+def become(processes: int) -> None:
+    """Return in this many new processes; the first waits for them, and ends as soon as one does."""
+    for _ in range(processes):
+        if not os.fork():
+            return
+    os.wait()
+    raise SystemExit(1)
+
+
+def main(mode: str, kernel_us: float = 0.0, cpu_ms: float = 0.0, processes: float = 1) -> None:
     """Do what the mode says until the container is stopped; each line of the log begins with the time."""
+    if processes > 1:
+        become(int(processes))
     gpu = TenantGpu()
     if mode == "hold":
         say(f"held {gpu.take_free_memory()}")
     else:
         gpu.occupy(KERNEL_NS)
-        say("ready")
+        say("ready shared" if os.path.exists(LIMITS) else "ready bare")
     while mode == "busy":
         gpu.occupy(AHEAD * KERNEL_NS)
     while mode == "serve":
