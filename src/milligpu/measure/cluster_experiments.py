@@ -21,7 +21,6 @@ from milligpu.measure.experiments import (
     BATCH,
     CPU_LIMITS,
     IN_FLIGHT,
-    OVERHEAD_PAIRS,
     REQUEST_US,
     ExperimentOptions,
     ExperimentResult,
@@ -41,6 +40,8 @@ _POLL_S = 0.5
 # Kubelets take 110 pods by default.
 _PODS_MAX = 100
 _WARM_S = 1.0
+# Each needs two pods, one after the other, and a pod takes seconds to start.
+_OVERHEAD_PAIRS = 2
 _GONE = 404
 
 
@@ -145,10 +146,10 @@ class ClusterExperiments:
         """One pod with a whole GPU, which has no limits library, then with a share of all of a GPU on its node."""
         rates: dict[bool, list[float]] = {False: [], True: []}
         node = ""
-        for number in range(OVERHEAD_PAIRS):
+        for number in range(_OVERHEAD_PAIRS):
             for shared in (False, True):
                 kind = "shared" if shared else "bare"
-                self._progress(f"pair {number + 1} of {OVERHEAD_PAIRS}, {kind}")
+                self._progress(f"pair {number + 1} of {_OVERHEAD_PAIRS}, {kind}")
                 load = TenantLoad.serve(REQUEST_US, 0, bare=not shared, node=node)
                 with self._tenants(1, load) as (client, pods):
                     node = str(self._mine(client, pods)[pods[0]]["spec"]["nodeName"])

@@ -27,8 +27,7 @@ IN_FLIGHT = 10
 """Requests that a model of `parallel` answers at the same time."""
 CPU_LIMITS = (0.35, 0.1)
 """CPUs that a model may use, besides no limit."""
-OVERHEAD_PAIRS = 3
-"""Measurements with and without a share."""
+_OVERHEAD_PAIRS = 3
 _NBODY_US = 2000
 _WARM_S = 0.5
 # Latency may grow to this multiple of that of one model before sharing is no longer worth it.
@@ -208,9 +207,9 @@ class Experiments:
         load = ("sync", f"kernel={kernel:.0f}", "gap=0")
         rates: dict[bool, list[float]] = {False: [], True: []}
         late = 0
-        for number in range(OVERHEAD_PAIRS):
+        for number in range(_OVERHEAD_PAIRS):
             for shared in (False, True):
-                self._progress(f"pair {number + 1} of {OVERHEAD_PAIRS}, {'shared' if shared else 'bare'}")
+                self._progress(f"pair {number + 1} of {_OVERHEAD_PAIRS}, {'shared' if shared else 'bare'}")
                 self._testbed.tenants([compute_share(WHOLE)])
                 reports = self._measure([0 if shared else None], load)
                 late += self._testbed.late_launches()
