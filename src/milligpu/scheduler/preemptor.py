@@ -76,11 +76,6 @@ class Preemptor:
         self._kept_until: dict[str, float] = {}
         """Pods whose eviction was refused: others leave in their place."""
 
-    def forget(self, uid: str) -> None:
-        """Forget a pod that is gone."""
-        self._not_before.pop(uid, None)
-        self._kept_until.pop(uid, None)
-
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -88,6 +83,9 @@ class Preemptor:
 
     async def look(self) -> None:
         """Make room for pods that must not wait, the most important first."""
+        for times in (self._not_before, self._kept_until):
+            for gone in [uid for uid in times if self._state.entry(uid) is None]:
+                del times[gone]
         for entries, rule in self._asking()[:_AT_ONCE]:
             if all(map(self._due, entries)):
                 await (self._preempt(entries[0], rule) if len(entries) == 1 else self._preempt_for(entries, rule))

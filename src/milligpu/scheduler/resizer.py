@@ -232,6 +232,8 @@ class Resizer:
         again_s = _AGAIN_S if reason is EventReason.RESIZE_WAITS else 0.0
         if self._events.record(event, topic=_TOPIC, again_s=again_s):
             log.info(_LINES[reason], pod=str(event.pod), node=entry.node, message=message, uid=event.uid)
+        if self._state.entry(event.uid) is None:
+            self._events.forget(event.uid)  # its end was seen during the write
 
 
 class _QuotaSpec(msgspec.Struct):

@@ -316,7 +316,6 @@ class LeaderTerm:
         self._events.forget(uid)
         self.nominator.forget(uid)
         self._queues.forget(uid)
-        self._preemptor.forget(uid)
         self.state.drop_pod(uid)
 
     async def _expire(self) -> None:
