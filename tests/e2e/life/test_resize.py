@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import Pod, ResourceQuota
 
 from devcluster import images
 from devcluster.api import patch_in, read_json
+from devcluster.fixtures import new_namespace
 from devcluster.platform import GpuNode
 from devcluster.pods import pod, wait_for_phase
 from devcluster.wait import until
@@ -118,14 +119,19 @@ def slow_reports(gpu_node: GpuNode) -> Iterator[None]:
     """A kubelet that reports changes every ten seconds, as it does by default."""
 
     def restart(every_s: int) -> None:
-        before = heartbeat()
         gpu_node.node.restart_kubelet(status_every_s=every_s)
-        until("the restarted kubelet's report", lambda: heartbeat() != before, 60)
+        until("the agent to be known to the new kubelet", registered, 60)
         until("the kubelet's slots", lambda: gpu_node.allocatable(names.VGPU) >= 1000, 60)
+        # Until the kubelet has seen the first list of its pods, it counts slots of pods that are gone.
+        with new_namespace(gpu_node.cluster) as namespace:
+            gpu_node.cluster.client.create(pod("first"), namespace=namespace)
+            wait_for_phase(gpu_node.cluster, namespace, "first", "Running")
 
-    def heartbeat() -> str:
-        status = read_json(gpu_node.cluster.client, f"/api/v1/nodes/{gpu_node.node.name}")["status"]
-        return next(each["lastHeartbeatTime"] for each in status["conditions"] if each["type"] == "Ready")
+    def registered() -> bool:
+        """Whether this kubelet has counted a registration: a report may still be that of the one before."""
+        metrics = f"/api/v1/nodes/{gpu_node.node.name}/proxy/metrics"
+        found = gpu_node.cluster.kubectl("get", "--raw", metrics, check=False)
+        return f'kubelet_device_plugin_registration_total{{resource_name="{names.VGPU}"}}' in found
 
     restart(10)
     yield
