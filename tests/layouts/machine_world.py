@@ -4,16 +4,16 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
 
 from milligpu.hypervisors.host import MachineHost
-from milligpu.layouts.actuator import ActuatorOfEachKind, LayoutActuator, StepFailed
-from milligpu.layouts.decide import CalendarState, decide, machines_needed, settled
-from milligpu.layouts.journal import NextStep, StepKind, SwitchPhase, SwitchStep
+from milligpu.layouts.actuator import ActuatorOfEachKind, LayoutActuator
+from milligpu.layouts.carry_out import Progress, carry_out
+from milligpu.layouts.decide import CalendarState, decide, machines_needed
+from milligpu.layouts.journal import StepKind, SwitchPhase, SwitchStep
 from milligpu.layouts.layout import CardLayout
 from milligpu.layouts.spec import CalendarSpec, parse_calendar, parse_layout
 from milligpu.layouts.status import CalendarStatus, state_of, status_of
@@ -84,6 +84,24 @@ class MarkedNodes:
         return ""
 
 
+class MortalActuator:
+    """An actuator whose process may die when a step was done and nobody has written it down yet."""
+
+    def __init__(self, actuator: LayoutActuator, die: Callable[[], None]) -> None:
+        self._actuator = actuator
+        self._die = die
+
+    async def do(self, step: SwitchStep) -> str:
+        left = await self._actuator.do(step)
+        self._die()
+        return left
+
+    async def undo(self, step: SwitchStep) -> str:
+        left = await self._actuator.undo(step)
+        self._die()
+        return left
+
+
 class MachineWorld:
     """A calendar of VMs, and a controller that may die between any two writes."""
 
@@ -109,7 +127,9 @@ class MachineWorld:
             machines = MachineActuator(host)
             machines.layouts = LAYOUTS
             actuators: dict[StepKind, LayoutActuator] = dict.fromkeys(NODE_STEPS, self.nodes)
-            actuator = ActuatorOfEachKind(actuators | dict.fromkeys(MACHINE_STEPS, machines))
+            actuator = MortalActuator(
+                ActuatorOfEachKind(actuators | dict.fromkeys(MACHINE_STEPS, machines)), self.die
+            )
             try:
                 while not await self._pass(spec, machines, actuator):
                     assert time.monotonic() < ends, f"the switch does not end: {self.state.switch}"
@@ -135,42 +155,16 @@ class MachineWorld:
         decision = decide(
             spec, self.generation, self.state, layouts=LAYOUTS, nodes=(), now=self._now, machines=found
         )
-        state, step = decision.state, decision.step
-        while step is not None:
-            assert state.switch is not None
-            state = replace(state, switch=state.switch.begin(step.number, self._now))
-            self._write(state)
-            state, waits = await self._act(spec, state, step, actuator)
-            if waits:
-                self._write(state)
-                return False
-            assert state.switch is not None
-            step = state.switch.next_step()
-        self._write(state)
+        _, progress = await carry_out(spec, decision, actuator, self._write, lambda: self._now)
+        return progress is Progress.DONE
+
+    async def _write(self, state: CalendarState) -> bool:
+        self.die()
+        self._status = msgspec.json.encode(status_of(state, ()))
+        self.die()
         return True
 
-    async def _act(
-        self, spec: CalendarSpec, state: CalendarState, found: NextStep, actuator: LayoutActuator
-    ) -> tuple[CalendarState, bool]:
-        journal = state.switch
-        assert journal is not None
-        try:
-            left = await (actuator.undo(found.step) if found.undo else actuator.do(found.step))
-            self._die()
-        except StepFailed as error:
-            return settled(state, journal.fail(found.number, error.message, self._now, spec.on_failure)), False
-        except Unavailable as error:
-            left = error.message
-        if left:
-            return replace(state, switch=journal.wait(found.number, left)), True
-        return settled(state, journal.end(found.number, self._now)), False
-
-    def _write(self, state: CalendarState) -> None:
-        self._die()
-        self._status = msgspec.json.encode(status_of(state, ()))
-        self._die()
-
-    def _die(self) -> None:
+    def die(self) -> None:
         if self._dice.random() < self._kills:
             raise InterruptedError
 

@@ -1,5 +1,6 @@
 """Switches: planned, cut off at any point, rolled back, held, aborted; and what is left then."""
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milligpu.layouts.decide import CalendarState, calendar_condition, decide, settled
-from milligpu.layouts.journal import NextStep, StepKind, SwitchPhase
+from milligpu.layouts.actuator import StepFailed
+from milligpu.layouts.carry_out import Progress, carry_out
+from milligpu.layouts.decide import CalendarState, calendar_condition, decide
+from milligpu.layouts.journal import StepKind, SwitchPhase, SwitchStep
 from milligpu.layouts.layout import CardLayout
 from milligpu.layouts.plan import LayoutNode, contested, missing_settings, nodes_of, plan_switch, stale_nodes
 from milligpu.layouts.spec import CalendarSpec, parse_calendar, parse_layout
@@ -75,43 +78,44 @@ class World:
 
     def run(self, spec: CalendarSpec, now: datetime, layouts: Mapping[str, CardLayout] = LAYOUTS) -> None:
         """Let controllers run until one has nothing left to do."""
+        asyncio.run(self._run(spec, now, layouts))
+
+    async def _run(self, spec: CalendarSpec, now: datetime, layouts: Mapping[str, CardLayout]) -> None:
         for number in range(1000):
             try:
-                self._live(spec, now + timedelta(milliseconds=number), layouts)
+                await self._live(spec, now + timedelta(milliseconds=number), layouts)
             except InterruptedError:
                 continue
             return
         raise AssertionError("the switch does not end")
 
-    def _live(self, spec: CalendarSpec, now: datetime, layouts: Mapping[str, CardLayout]) -> None:
-        decision = decide(
-            spec, self.generation, self.state, layouts=layouts, nodes=list(self.nodes.values()), now=now
-        )
-        state, step = decision.state, decision.step
-        while step is not None:
-            assert state.switch is not None
-            state = replace(state, switch=state.switch.begin(step.number, now))
-            self._write(state)
-            state = self._act(spec, state, step, now)
-            assert state.switch is not None
-            step = state.switch.next_step()
-        self._write(state)
+    async def _live(self, spec: CalendarSpec, now: datetime, layouts: Mapping[str, CardLayout]) -> None:
+        nodes = list(self.nodes.values())
+        decision = decide(spec, self.generation, self.state, layouts=layouts, nodes=nodes, now=now)
+        _, progress = await carry_out(spec, decision, self, self._write, lambda: now)
+        assert progress is Progress.DONE
 
-    def _act(self, spec: CalendarSpec, state: CalendarState, step: NextStep, now: datetime) -> CalendarState:
-        journal = state.switch
-        assert journal is not None
-        text = step.step.before if step.undo else step.step.after
-        for name in step.step.targets if step.step.kind is StepKind.APPLY else ():
-            if name in self.broken and not step.undo:
-                return settled(state, journal.fail(step.number, f"{name} is broken", now, spec.on_failure))
-            self.nodes[name] = replace(self.nodes[name], text=text)
-            self._die()
-        return settled(state, journal.end(step.number, now))
+    async def do(self, step: SwitchStep) -> str:
+        for name in step.targets if step.kind is StepKind.APPLY else ():
+            if name in self.broken:
+                raise StepFailed(f"{name} is broken")
+            self._set(name, step.after)
+        return ""
 
-    def _write(self, state: CalendarState) -> None:
+    async def undo(self, step: SwitchStep) -> str:
+        for name in step.targets if step.kind is StepKind.APPLY else ():
+            self._set(name, step.before)
+        return ""
+
+    def _set(self, name: str, text: str) -> None:
+        self.nodes[name] = replace(self.nodes[name], text=text)
+        self._die()
+
+    async def _write(self, state: CalendarState) -> bool:
         self._die()
         self.status = msgspec.json.encode(status_of(state, ()))
         self._die()
+        return True
 
     def _die(self) -> None:
         if self._dice.random() < self._kills:

@@ -6,7 +6,7 @@ Without a calendar in the cluster nothing is decided, and nothing is read but th
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
@@ -16,15 +16,9 @@ from milligpu.kube.api import ApiClient
 from milligpu.kube.events import EventRecorder, ObjectEvent
 from milligpu.kube.watch import Watch, follow_all
 from milligpu.layouts.actuator import ActuatorOfEachKind, LayoutActuator, StepFailed
-from milligpu.layouts.decide import (
-    CalendarCondition,
-    CalendarState,
-    calendar_condition,
-    decide,
-    machines_needed,
-    settled,
-)
-from milligpu.layouts.journal import NextStep, StepKind, SwitchPhase
+from milligpu.layouts.carry_out import Progress, carry_out
+from milligpu.layouts.decide import CalendarCondition, CalendarState, calendar_condition, decide, machines_needed
+from milligpu.layouts.journal import StepKind, SwitchPhase
 from milligpu.layouts.layout import CardLayout
 from milligpu.layouts.plan import LayoutNode, contested, nodes_of, stale_nodes
 from milligpu.layouts.spec import CalendarSpec
@@ -201,7 +195,8 @@ class LayoutController:
         async def write(state: CalendarState) -> bool:
             taken = around.taken.get(spec.name, {})
             condition = calendar_condition(spec, state, around.layouts, around.problems, taken, unknown=unknown)
-            return await self._write(found, DecidedCalendar(spec, state, condition))
+            written = await self._write(found, DecidedCalendar(spec, state, condition))
+            return written and self._valid()
 
         decision = decide(
             spec,
@@ -212,37 +207,14 @@ class LayoutController:
             now=self._wall(),
             machines=machines,
         )
-        state, step = decision.state, decision.step
-        while step is not None:
-            assert state.switch is not None
-            state = replace(state, switch=state.switch.begin(step.number, self._wall()))
-            if not await write(state) or not self._valid():
-                return _RETRY_S
-            state, waits = await self._act(spec, state, step, around.actuator)
-            if waits:
-                return _LOOK_S if await write(state) else _RETRY_S
-            step = state.switch.next_step() if state.switch else None
-        if not await write(state):
+        state, progress = await carry_out(spec, decision, around.actuator, write, self._wall)
+        if progress is Progress.NOT_WRITTEN:
             return _RETRY_S
+        if progress is Progress.WAITING:
+            return _LOOK_S
         if state.switch != found.state.switch:
             self._report(found.object, state)
         return _RETRY_S if unknown else _until_due(spec, self._wall())
-
-    async def _act(
-        self, spec: CalendarSpec, state: CalendarState, found: NextStep, actuator: LayoutActuator
-    ) -> tuple[CalendarState, bool]:
-        """Do or undo a step; return the state afterwards, and whether the step waits for something."""
-        journal = state.switch
-        assert journal is not None
-        try:
-            left = await (actuator.undo(found.step) if found.undo else actuator.do(found.step))
-        except StepFailed as error:
-            return settled(state, journal.fail(found.number, error.message, self._wall(), spec.on_failure)), False
-        except Unavailable as error:
-            left = error.message
-        if left:
-            return replace(state, switch=journal.wait(found.number, left)), True
-        return settled(state, journal.end(found.number, self._wall())), False
 
     async def _write(self, found: FoundCalendar, decided: DecidedCalendar) -> bool:
         """Write the status; False if the calendar is gone or asks for something else by now."""
