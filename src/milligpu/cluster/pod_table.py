@@ -19,6 +19,8 @@ class PodTable:
         self._list_began = 0
         self.resizing: dict[str, PodEntry] = {}
         """Bound pods whose share may change: those with a resize annotation or a floor."""
+        self.leaving: dict[str, PodEntry] = {}
+        """Bound pods that are being deleted."""
         self.in_services: dict[str, PodEntry] = {}
         """Bound pods whose shares a GpuService set, or had set."""
         self.in_queues: dict[str, PodEntry] = {}
@@ -62,6 +64,7 @@ class PodTable:
         self._waiting.pop(uid, None)
         self.in_queues.pop(uid, None)
         self.resizing.pop(uid, None)
+        self.leaving.pop(uid, None)
         self.in_services.pop(uid, None)
 
     def note_succeeded(self, uid: str, group: GroupKey, at: float) -> None:

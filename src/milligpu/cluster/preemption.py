@@ -64,6 +64,7 @@ def alone_of_lower_priority(spec: SchedulingSpec) -> PreemptionRule:
 def choose_for_kube_scheduler(state: ClusterState, spec: SchedulingSpec, nodes: Iterable[str]) -> Disruption | None:
     """Return which pods kube-scheduler may evict; None also if shrinking pods helps, which the leader then does.
 
+    None, too, if pods that are leaving anyway make room on a node that kube-scheduler did not offer.
     kube-scheduler may ask again before the victims are gone: the answer stays the same, so no others are evicted.
     """
     offered, entry = list(nodes), state.entry(spec.pod.uid)
@@ -77,11 +78,12 @@ def choose_for_kube_scheduler(state: ClusterState, spec: SchedulingSpec, nodes: 
     found = choose_disruption(state, spec, offered, alone_of_lower_priority(spec))
     rule = lower_priority(spec)
     yielding = {each.node for each in state.pods.resizing.values() if is_shrinkable(each) and rule.may_shrink(each)}
+    yielding |= {each.node for each in state.pods.leaving.values()}
     if found is None or not yielding:
         return found
     everywhere = {*offered, *(yielding & set(state.nodes.admitted(spec.constraints)))}
     better = choose_disruption(state, spec, sorted(everywhere), rule)
-    return None if better is not None and better.shrunk else found
+    return None if better is not None and (better.shrunk or better.node not in offered) else found
 
 
 def choose_disruption(

@@ -126,6 +126,8 @@ class ClusterState:
         entry.service = observed.service
         if observed.resize or observed.spec.floor is not None:
             self.pods.resizing[observed.uid] = entry
+        if observed.leaving:
+            self.pods.leaving[observed.uid] = entry
         if observed.service:
             self.pods.in_services[observed.uid] = entry
         if entry.node == observed.node and entry.stage is not PodStage.WAITING:
